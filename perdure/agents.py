@@ -1,0 +1,118 @@
+"""Agents: who acts, with which model, tools and rules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from perdure.errors import AgentError
+from perdure.messages import Content, Data, content_hash
+from perdure.policies import AgentSpec, Approval, Limits, ModelSettings
+from perdure.tools import Tool
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+def _defining_file() -> str:
+    """Return the file that makes the agent: the nearest caller outside this module."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename in (__file__, "<string>"):
+        frame = frame.f_back
+    return str(Path(frame.f_code.co_filename).resolve()) if Path(frame.f_code.co_filename).is_file() else str(Path.cwd())
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A model with instructions and tools. Immutable.
+
+    Args:
+        name: As in `perdure run NAME`. Letters, digits, `-` and `_`.
+        model: `openai:gpt-…` (any Chat Completions server), `openai-responses:…` or `scripted:FILE`.
+        instructions: The system prompt.
+        tools: Made by `@tool`, `Tool.from_schema` or `Tool.remote`; their names differ.
+        settings: Temperature and so on.
+        limits: Steps and calls of a run.
+        approval: Who has to be asked before which tool; `"always"` is short for `Approval(default="always")`.
+        lifespan: An async context manager function. Entered once per worker, before its first call; what it
+            yields is `ctx.shared`; left when the worker stops.
+
+    Raises:
+        AgentError: If the name is not usable, or two tools have one name.
+    """
+
+    name: str
+    model: str
+    instructions: str = ""
+    tools: Sequence[Tool] = ()
+    settings: ModelSettings = field(default_factory=ModelSettings)
+    limits: Limits = field(default_factory=Limits)
+    approval: Approval | Literal["never", "always"] = field(default_factory=Approval)
+    lifespan: Lifespan | None = None
+    source: str = field(default_factory=_defining_file, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check what only the whole agent can tell."""
+        if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():
+            raise AgentError(f"An agent's name is made of letters, digits, '-' and '_'; {self.name!r} is not.")
+        provider, _, rest = self.model.partition(":")
+        if not provider or not rest:
+            raise AgentError(f"Agent {self.name!r}: model {self.model!r} has to be PROVIDER:NAME, such as openai:gpt-5.")
+        seen: set[str] = set()
+        for tool in self.tools:
+            if not isinstance(tool, Tool):
+                raise AgentError(f"Agent {self.name!r}: {tool!r} is not a tool; decorate the function with @tool.")
+            if tool.name in seen:
+                raise AgentError(f"Agent {self.name!r} has two tools named {tool.name!r}; rename one with name=.")
+            seen.add(tool.name)
+        strangers = set(self.rules.tools) - seen
+        if strangers:
+            raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
+
+    @property
+    def rules(self) -> Approval:
+        """The approval rules in full."""
+        return Approval(default=self.approval) if isinstance(self.approval, str) else self.approval
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent as data."""
+        return AgentSpec(
+            name=self.name,
+            model=self.model,
+            settings=self.settings,
+            instructions=self.instructions,
+            tools=[tool.spec for tool in self.tools],
+            limits=self.limits,
+            approval=self.rules,
+        )
+
+    @property
+    def hash(self) -> str:
+        """Hash of the agent as data: 16 hex digits."""
+        return content_hash(self.spec)
+
+    def tool(self, name: str) -> Tool | None:
+        """Return the tool of that name, or None."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+
+class Task(Data):
+    """One request to an agent.
+
+    Attributes:
+        input: What the user says: text, or a list of text, images and files.
+        id: The run's id; starting the same id twice gives one run. Default: made up.
+        limits: Beats the agent's.
+        labels: For your own use; kept in the run's memo.
+    """
+
+    input: Content
+    id: str | None = None
+    limits: Limits | None = None
+    labels: dict[str, str] = {}
+
+

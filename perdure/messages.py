@@ -1,0 +1,305 @@
+"""What passes between model and tools, and what a run gives back. Data only.
+
+Every class here is a pydantic model that is kept in histories: a field is only ever added with a default,
+and never changes its meaning. Discriminators (`role`, `kind`) have no default, so that payloads can leave
+out all defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+
+JSON = Any
+"""A value that `json` can write: dict, list, str, int, float, bool or None."""
+
+
+class Data(BaseModel):
+    """Immutable plain data. Unknown fields are ignored, so that older code reads newer histories."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+def canonical_json(value: Any) -> str:
+    """Return `value` as JSON with sorted keys and no spaces: equal values give equal text."""
+    plain = json.loads(value.model_dump_json(exclude_defaults=True) if isinstance(value, BaseModel) else to_json(value))
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def content_hash(value: Any) -> str:
+    """Return the first 16 hex digits of the SHA-256 of `value`'s canonical JSON."""
+    return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+# -- parts of a message ------------------------------------------------------------------------------------
+
+
+class TextPart(Data):
+    """A piece of text."""
+
+    kind: Literal["text"]
+    text: str
+
+
+class ImagePart(Data):
+    """An image, by address or as base64 data.
+
+    `url` may be `https://…` or `data:image/png;base64,…`. `detail` is OpenAI's `low | high | auto`.
+    """
+
+    kind: Literal["image"]
+    url: str
+    detail: Literal["low", "high", "auto"] = "auto"
+
+
+class FilePart(Data):
+    """A file such as a PDF: `data` is base64, or `file_id` names one uploaded to the provider."""
+
+    kind: Literal["file"]
+    filename: str
+    media_type: str = "application/pdf"
+    data: str | None = None
+    file_id: str | None = None
+
+
+Part = Annotated[TextPart | ImagePart | FilePart, Field(discriminator="kind")]
+Content = str | list[Part]
+
+
+# -- tool calls and their results --------------------------------------------------------------------------
+
+
+class Problem(Data):
+    """Why a call can't be executed as the model wrote it. Nothing was done."""
+
+    error_type: Literal["invalid_json", "invalid_arguments", "unknown_tool", "cut_off"]
+    message: str
+    suggestion: str | None = None
+
+
+class ToolCall(Data):
+    """One call that a model asked for, already parsed, validated and judged.
+
+    Attributes:
+        id: The provider's id, levelled to be unique in the run; pairs the call with its result.
+        name: The tool's own name (not the provider's spelling), or what the model wrote if unknown.
+        arguments: Parsed arguments; `{}` where they could not be parsed (see `problem`).
+        problem: Set if the call can't be executed.
+        ask: Set if a person has to approve it: the reason shown to them.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, JSON] = Field(default_factory=dict)
+    problem: Problem | None = None
+    ask: str | None = None
+
+
+ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped"]
+
+
+class ToolResult(Data):
+    """How one call ended. Every call of a transcript has exactly one.
+
+    Attributes:
+        call_id: The `ToolCall.id` that it answers.
+        name: The tool's name.
+        status: `ok`, `error`, `denied`, `in_doubt`, `cancelled` or `skipped`.
+        content: What the tool returned, as text for the model (JSON unless the tool returned a string).
+        size: Bytes of the whole content where `content` is a preview of it; None where it is whole.
+        error_type: For `error`: a short word for programs.
+        message: For every status but `ok`: what happened.
+        suggestion: What the model could do next.
+        note: Something the model has to know besides, such as arguments edited by a person.
+        execution_order: Position in the order in which the run's calls were started, from 1; None if the
+            call was never started.
+    """
+
+    call_id: str
+    name: str
+    status: ResultStatus
+    content: str = ""
+    size: int | None = None
+    error_type: str | None = None
+    message: str | None = None
+    suggestion: str | None = None
+    note: str | None = None
+    execution_order: int | None = None
+
+
+# -- messages ----------------------------------------------------------------------------------------------
+
+
+class UserMessage(Data):
+    """What a person (or, with `source="runtime"`, the runtime) tells the model."""
+
+    role: Literal["user"]
+    content: Content
+    source: Literal["user", "runtime"] = "user"
+
+
+class AssistantMessage(Data):
+    """A model's reply.
+
+    Attributes:
+        text: Its text, "" where there is none.
+        calls: The calls it asks for, in order.
+        reasoning: The provider's reasoning items, untouched: Responses items, or
+            `[{"reasoning_content": "…"}]` from Chat Completions servers.
+        provider: Which adapter wrote `reasoning` (`openai`, `openai-responses` …): it is carried back only
+            to the same one.
+    """
+
+    role: Literal["assistant"]
+    text: str = ""
+    calls: list[ToolCall] = Field(default_factory=list)
+    reasoning: list[dict[str, JSON]] = Field(default_factory=list)
+    provider: str = ""
+
+
+class ToolMessage(Data):
+    """A call's result, on its way to the model."""
+
+    role: Literal["tool"]
+    result: ToolResult
+
+
+Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+# -- what a run costs and gives back -----------------------------------------------------------------------
+
+
+class Usage(Data):
+    """Tokens of one call or of a whole run.
+
+    Attributes:
+        input_tokens: All tokens sent. Cached ones are included.
+        cached_tokens: Included in `input_tokens`.
+        output_tokens: All tokens received. Reasoning is included.
+        reasoning_tokens: Included in `output_tokens`.
+        estimated: True where a provider left usage out and it was estimated at 4 characters a token.
+    """
+
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the sum; it is estimated where either side is."""
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            estimated=self.estimated or other.estimated,
+        )
+
+
+class CallRecord(Data):
+    """One call as it is kept for audit: what was asked, what was executed, how it ended."""
+
+    position: str
+    name: str
+    arguments: dict[str, JSON] = Field(default_factory=dict)
+    status: ResultStatus | Literal["open"]
+    message: str | None = None
+    execution_order: int | None = None
+
+
+RunStatus = Literal["completed", "budget_exhausted", "failed", "cancelled"]
+OpenStatus = Literal["running", "waiting_approval", "waiting_input", "waiting_decision", "paused"]
+
+
+class RunResult(Data):
+    """What a run gave, complete or partial.
+
+    Attributes:
+        status: `completed`, `budget_exhausted` (partial answer), `failed` or `cancelled`.
+        text: The answer, or the last text the model wrote.
+        calls: Every tool call in call order, for audit.
+        usage: Tokens of all model calls.
+        steps: Model turns taken.
+        duration: From start to end, waiting for people included.
+        cost_usd: None where the price is not known; never zero for unknown.
+        reason: Why it ended so, for a person; None where `completed` by an answer.
+        failure: For `failed`: a short word such as `authentication` or `malformed_output`.
+    """
+
+    run_id: str
+    status: RunStatus
+    text: str = ""
+    calls: list[CallRecord] = Field(default_factory=list)
+    usage: Usage = Usage()
+    steps: int = 0
+    duration: timedelta = timedelta()
+    cost_usd: Decimal | None = None
+    reason: str | None = None
+    failure: str | None = None
+
+
+# -- what people decide ------------------------------------------------------------------------------------
+
+
+class Decision(Data):
+    """A person's answer to a request for approval.
+
+    Attributes:
+        call: The call's position in the run (`2.1`: step 2, first call) or its id.
+        approve: True to execute it, False to deny it.
+        hash: The hash of the arguments that the person was shown; None (only by hand) leaves it unchecked.
+        arguments: Edited arguments, validated and judged again; None keeps the model's.
+        by: Who decided, as they claim.
+        reason: Why, for the record, and for the model where denied.
+    """
+
+    call: str
+    approve: bool
+    hash: str | None = None
+    arguments: dict[str, JSON] | None = None
+    by: str = "unknown"
+    reason: str = ""
+
+
+class Settlement(Data):
+    """A person's answer to an outcome that nobody knows.
+
+    Attributes:
+        call: The call's position or id.
+        outcome: `done` (with `result`), `not-done`, or `retry` with the same idempotency key.
+        result: For `done`: what the tool would have returned, if known.
+    """
+
+    call: str
+    outcome: Literal["done", "not-done", "retry"]
+    result: JSON = None
+    by: str = "unknown"
+    reason: str = ""
+
+
+class Receipt(Data):
+    """Whether a decision took. `reason` is one of `DecisionRejected`'s where it did not."""
+
+    accepted: bool
+    call: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class DecisionRecord(Data):
+    """A decision as the run keeps it: who, when, why, by which way."""
+
+    by: str
+    via: Literal["update", "signal", "expiry"]
+    at: datetime
+    approve: bool
+    reason: str = ""
+    edited: bool = False

@@ -1,0 +1,75 @@
+"""Models: the protocol that an adapter implements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from perdure.messages import JSON, Message, Usage
+from perdure.policies import ModelSettings, ToolSpec
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """What a model is asked.
+
+    Attributes:
+        instructions: The system prompt.
+        messages: The whole conversation; a result follows its call.
+        tools: What it may call.
+        answer_only: True if it has to answer in text now; tools are shown, but not to be called.
+        first: True on the run's first turn.
+    """
+
+    instructions: str
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec]
+    settings: ModelSettings
+    answer_only: bool = False
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class RawCall:
+    """A call as the model wrote it: `name` mapped back, `id` unique in the conversation, text unparsed."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class ModelReply:
+    """What a model answered, levelled across providers.
+
+    Attributes:
+        finish: `stop`, `calls`, `length` (cut off), `filtered` or `refusal`.
+        usage: Estimated, and flagged so, where the provider left it out.
+        model: The model that answered, as the provider calls it.
+    """
+
+    text: str = ""
+    calls: Sequence[RawCall] = ()
+    finish: Literal["stop", "calls", "length", "filtered", "refusal"] = "stop"
+    usage: Usage = field(default_factory=Usage)
+    reasoning: Sequence[dict[str, JSON]] = ()
+    model: str = ""
+
+
+class Model(Protocol):
+    """One model of one provider."""
+
+    provider: str
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return the reply.
+
+        Raises:
+            ModelError: If the call failed; its kind says what may be done.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections."""
+        ...

@@ -1,0 +1,152 @@
+"""Policies as data: what may run when, and how far a run may go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from perdure.messages import JSON, Data
+
+Effect = Literal["read", "idempotent", "unsafe"]
+"""RFC 9110's words: safe to repeat, safe to repeat with the same key, or performed at most once."""
+
+ApprovalPolicy = Annotated[str, Field(pattern=r"^(never|always|predicate:.+)$")]
+"""`never`, `always`, or `predicate:NAME` of a function that runs in an activity."""
+
+
+class Approval(Data):
+    """How an agent asks people.
+
+    Attributes:
+        default: For tools that say nothing themselves.
+        tools: By tool name; beats what the tool says.
+        expires: A request not decided by then is denied. Default None: it waits for ever.
+        remind_every: While it waits, a reminder event this often. Default None.
+        on_denial: `continue` tells the model and goes on; `stop` ends the run with that reason.
+    """
+
+    default: ApprovalPolicy = "never"
+    tools: dict[str, ApprovalPolicy] = Field(default_factory=dict)
+    expires: timedelta | None = None
+    remind_every: timedelta | None = None
+    on_denial: Literal["continue", "stop"] = "continue"
+
+
+class Limits(Data):
+    """How far one run may go.
+
+    Attributes:
+        steps: Model turns, the closing one included. Default 15.
+        calls_per_turn: Further calls of the same turn are skipped, and the model is told. Default 32.
+        parallel_reads: `read` calls under way at once. Default 8.
+        malformed_turns: So many unusable replies in a row end the run. Default 3.
+        repeat_told: The same call with the same result so many times in a row: the model is told. Default 3.
+        repeat_refused: So many times: further ones are refused. Default 5.
+    """
+
+    steps: int = Field(default=15, ge=1)
+    calls_per_turn: int = Field(default=32, ge=1)
+    parallel_reads: int = Field(default=8, ge=1)
+    malformed_turns: int = Field(default=3, ge=1)
+    repeat_told: int = Field(default=3, ge=2)
+    repeat_refused: int = Field(default=5, ge=3)
+
+
+class ModelSettings(Data):
+    """What is sent with every model call; None leaves the provider's default.
+
+    Attributes:
+        tool_choice: `auto`, `required`, `none` or a tool's name. `required` and a name hold for the first
+            turn only: afterwards they would keep the model from ever answering.
+        reasoning_effort: The provider's word: `minimal`, `low`, `medium`, `high` …
+        max_output_tokens: Limit of one reply.
+        timeout: Of one call, whole. Default 10 min.
+        attempts: Tries of one call on transient errors. Default 3.
+        extra_body: Merged into the request's body.
+        base_url: Overrides the provider's address (`OPENAI_BASE_URL` otherwise).
+        api_key_env: Name of the environment variable on the worker that holds the key.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    seed: int | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    timeout: timedelta = timedelta(minutes=10)
+    attempts: int = Field(default=3, ge=1)
+    extra_body: dict[str, JSON] = Field(default_factory=dict)
+    base_url: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+
+
+class Remote(Data):
+    """Where a tool lives that is served by another worker, in any language.
+
+    The activity is called with one argument, the arguments object; what it returns is the result.
+    `key_argument` names the argument in which it is given the idempotency key; None: it is given none.
+    """
+
+    activity: str
+    task_queue: str
+    key_argument: str | None = None
+
+
+class ToolSpec(Data):
+    """A tool as data, kept in every run's input.
+
+    Attributes:
+        parameters: JSON Schema of the arguments object, without `$ref`.
+        timeout: Hard deadline of one attempt.
+        attempts: For `idempotent`: how often the same key is tried before the outcome is in doubt. `read` is
+            tried twice, `unsafe` once.
+        result_limit: Bytes of a result that reach the model; the rest is cut, and it says so.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    effect: Effect = "unsafe"
+    timeout: timedelta = timedelta(seconds=10)
+    attempts: int = Field(default=3, ge=1)
+    approval: ApprovalPolicy | None = None
+    parallel: bool = False
+    local: bool = False
+    probe: bool = False
+    in_doubt: Literal["ask", "tell_model"] = "ask"
+    result_limit: int = 65_536
+    remote: Remote | None = None
+
+    @property
+    def tries(self) -> int:
+        """Attempts of one call, by effect."""
+        match self.effect:
+            case "read":
+                return 2
+            case "idempotent":
+                return self.attempts
+            case "unsafe":
+                return 1
+
+
+class AgentSpec(Data):
+    """An agent as data: what a run started with, whatever is deployed later."""
+
+    name: str
+    model: str
+    settings: ModelSettings = ModelSettings()
+    instructions: str = ""
+    tools: list[ToolSpec] = Field(default_factory=list)
+    limits: Limits = Limits()
+    approval: Approval = Approval()
+
+    def tool(self, name: str) -> ToolSpec | None:
+        """Return the tool of that name, or None."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    def approval_policy(self, tool: ToolSpec) -> str:
+        """Return what holds for `tool`: the agent's word on it, else the tool's own, else the default."""
+        return self.approval.tools.get(tool.name) or tool.approval or self.approval.default

@@ -1,0 +1,174 @@
+"""JSON Schemas of functions: from signature, `Annotated`/`Field` and docstring."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from perdure.errors import ToolDefinitionError
+
+_UNROLL = 3
+"""How often a recursive type is unrolled; below that anything is accepted."""
+
+
+def inline_refs(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `schema` without `$ref` and `$defs`: some model APIs refuse them (any-llm#1094).
+
+    A recursive definition is unrolled three times; below that any value fits.
+
+    Raises:
+        ToolDefinitionError: If a `$ref` points outside the schema or to nothing.
+    """
+    return typing.cast("dict[str, Any]", _inline(schema, schema, ()))
+
+
+def _inline(node: Any, root: Mapping[str, Any], above: tuple[str, ...]) -> Any:
+    if isinstance(node, list):
+        return [_inline(item, root, above) for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    if isinstance(node.get("$ref"), str):
+        if above.count(node["$ref"]) >= _UNROLL:
+            return {}
+        target = _resolve(node["$ref"], root)
+        beside = {key: value for key, value in node.items() if key != "$ref"}
+        return {**_inline(target, root, (*above, node["$ref"])), **_inline(beside, root, above)}
+    return {
+        key: {name: _inline(child, root, above) for name, child in value.items()}
+        if key in ("properties", "patternProperties") and isinstance(value, Mapping)
+        else (value if key in ("enum", "const", "default", "examples") else _inline(value, root, above))
+        for key, value in node.items()
+        if key not in ("$defs", "definitions")
+    }
+
+
+def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
+    node: Any = root
+    for part in ref.removeprefix("#").strip("/").split("/") if ref != "#" else []:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not ref.startswith("#") or not isinstance(node, Mapping) or name not in node:
+            raise ToolDefinitionError(f"The schema's $ref {ref!r} points to nothing in the schema itself.")
+        node = node[name]
+    return node
+
+
+class Arguments(BaseModel):
+    """Base of the models made from signatures: what the model may write, and nothing else."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+
+
+def arguments_model(function: Callable[..., Any], skip: str | None) -> type[Arguments]:
+    """Return a pydantic model of `function`'s parameters, `skip` left out.
+
+    A description comes from `Annotated[T, "text"]`, from `Field(description=…)`, or from the `Args:` section
+    of a Google-style docstring, in that order.
+
+    Raises:
+        ToolDefinitionError: If a parameter has no type, is `*args` or `**kwargs`, or pydantic has no schema.
+    """
+    name = getattr(function, "__name__", "tool")
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ToolDefinitionError(f"Tool {name!r}: a type in its signature can't be resolved: {error}.") from error
+    described = docstring_arguments(inspect.getdoc(function) or "")
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == skip:
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ToolDefinitionError(f"Tool {name!r}: parameter {parameter.name!r} has to be a plain named one.")
+        if parameter.name not in hints:
+            raise ToolDefinitionError(f"Tool {name!r}: parameter {parameter.name!r} needs a type.")
+        fields[parameter.name] = _field(hints[parameter.name], parameter, described.get(parameter.name))
+    try:
+        model = create_model(f"{name}_arguments", __base__=Arguments, **fields)
+        model.model_json_schema()
+    except Exception as error:
+        raise ToolDefinitionError(f"Tool {name!r}: its parameters have no JSON Schema: {error}") from error
+    return model
+
+
+def _field(hint: Any, parameter: inspect.Parameter, described: str | None) -> tuple[Any, Any]:
+    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+    if typing.get_origin(hint) is typing.Annotated:
+        base, *extras = typing.get_args(hint)
+        text = next((extra for extra in extras if isinstance(extra, str)), None)
+        has_own = any(isinstance(extra, FieldInfo) and extra.description for extra in extras)
+        rest = [extra for extra in extras if not isinstance(extra, str)]
+        if text or (described and not has_own):
+            rest.append(Field(description=text or described))
+        return typing.cast("Any", typing.Annotated)[(base, *rest)] if rest else base, default
+    if isinstance(default, FieldInfo):
+        return hint, default
+    return (typing.Annotated[hint, Field(description=described)] if described else hint), default
+
+
+def parameters_schema(model: type[Arguments]) -> dict[str, Any]:
+    """Return the JSON Schema of `model`, `$ref`s inlined, generated titles left out."""
+    schema = inline_refs(model.model_json_schema())
+    return typing.cast("dict[str, Any]", _untitled(schema, top=True))
+
+
+def _untitled(node: Any, *, top: bool = False) -> Any:
+    if isinstance(node, list):
+        return [_untitled(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "title" and isinstance(value, str):
+            continue
+        if key in ("properties", "patternProperties") and isinstance(value, dict):
+            out[key] = {name: _untitled(child) for name, child in value.items()}
+        elif key in ("enum", "const", "default", "examples"):
+            out[key] = value
+        else:
+            out[key] = _untitled(value)
+    if top:
+        out.pop("description", None)
+        out.setdefault("properties", {})
+    return out
+
+
+_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Examples?|Notes?):\s*$")
+
+
+def docstring_summary(doc: str) -> str:
+    """Return the text of a docstring up to its first section such as `Args:`."""
+    lines: list[str] = []
+    for line in doc.splitlines():
+        if _SECTION.match(line.strip()):
+            break
+        lines.append(line)
+    return "\n".join(lines).strip()
+
+
+def docstring_arguments(doc: str) -> dict[str, str]:
+    """Return what a Google-style docstring says of each parameter."""
+    found: dict[str, str] = {}
+    inside, current, indent = False, "", 0
+    for line in doc.splitlines():
+        section = _SECTION.match(line.strip())
+        if section:
+            inside = section[1] in ("Args", "Arguments", "Parameters")
+            current, indent = "", 0
+            continue
+        if not inside or not line.strip():
+            continue
+        depth = len(line) - len(line.lstrip())
+        entry = re.match(r"\s*\*{0,2}(\w+)\s*(?:\([^)]*\))?:\s*(.*)", line)
+        indent = indent or depth
+        if entry and depth <= indent:
+            current = entry[1]
+            found[current] = entry[2].strip()
+        elif current:
+            found[current] = f"{found[current]} {line.strip()}".strip()
+    return found

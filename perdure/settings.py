@@ -1,0 +1,45 @@
+"""Settings of a process, from the environment (`PERDURE_…`) or a `.env` file. Data only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """How this process works, whatever agents it serves.
+
+    Attributes:
+        home: Folder of the embedded engine and of the embedded store. Default `.perdure`.
+        store: SQLAlchemy address of the store. Default: `store.db` in `home`.
+        task_queue: Queue of the agents; default: one per agent file. Set it where client and worker see the
+            file at different paths.
+        heartbeat_timeout: A worker silent for so long is taken for lost. Default 5 s.
+        grace: How long a stopping worker lets calls finish. Default 10 s.
+        cancel_grace: How long a cancelled tool may take to unwind before it is abandoned. Default 2 s.
+        threads: Sync tools running at once in a worker. Default 32.
+        max_activities: Calls at once in a worker. Default 100.
+        max_runs: Runs kept in memory by a worker. Default 1000.
+        cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="PERDURE_", env_file=".env", extra="ignore")
+
+    home: Path = Path(".perdure")
+    store: str | None = None
+    task_queue: str | None = None
+    heartbeat_timeout: timedelta = timedelta(seconds=5)
+    grace: timedelta = timedelta(seconds=10)
+    cancel_grace: timedelta = timedelta(seconds=2)
+    threads: int = 32
+    max_activities: int = 100
+    max_runs: int = 1000
+    cache_bytes: int = 64 * 1024 * 1024
+
+    @property
+    def folder(self) -> Path:
+        """`home` as an absolute path: the one nearest to the current folder, itself or above; else, here."""
+        here = Path.cwd()
+        return next((at / self.home for at in (here, *here.parents) if (at / self.home).is_dir()), here / self.home)

@@ -1,0 +1,299 @@
+"""Tools: described functions that a model may call."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+
+from perdure.errors import ToolDefinitionError
+from perdure.messages import JSON
+from perdure.policies import Effect, Remote, ToolSpec
+from perdure.schemas import Arguments, arguments_model, docstring_summary, inline_refs, parameters_schema
+
+Resource = TypeVar("Resource")
+
+# -- what a probe answers ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The effect happened; `result` is what the tool would have returned."""
+
+    result: JSON = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """The effect did not happen. Believed only after the attempt's hard deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The probe can't tell."""
+
+
+ProbeOutcome = Done | NotDone | Unknown
+Probe = Callable[..., Awaitable[ProbeOutcome] | ProbeOutcome]
+"""Called as `probe(ctx, **arguments)`; `ctx.idempotency_key` is the key that the tool was given."""
+
+
+@runtime_checkable
+class ToolContext(Protocol):
+    """What a tool is handed if one of its parameters is annotated with `ToolContext`.
+
+    Attributes:
+        run_id: The run, which is the Temporal workflow's id.
+        agent: The agent's name.
+        step: Model turn that asked for the call, from 1.
+        call: The call's position, such as `2.1`.
+        call_id: The provider's id of the call.
+        attempt: From 1.
+        idempotency_key: The same on every attempt, replay, resume and settlement of this call.
+        deadline: When this attempt is abandoned (UTC).
+        shared: What the agent's lifespan function yielded, or None.
+    """
+
+    run_id: str
+    agent: str
+    step: int
+    call: str
+    call_id: str
+    attempt: int
+    idempotency_key: str
+    deadline: datetime
+    shared: Any
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled or its deadline has passed; a sync tool should look at times."""
+        ...
+
+    async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Resource]]) -> Resource:
+        """Return the resource named `key`, opened once per run and worker, closed when the run ends."""
+        ...
+
+
+# -- the tool itself ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A described function with a JSON Schema. Made by `@tool`, `Tool.from_schema` or `Tool.remote`.
+
+    Attributes:
+        spec: All that the model and the workflow need, as data.
+        function: What is called; None for a tool served elsewhere.
+        arguments: Turns validated JSON into the function's types; None where it takes plain JSON.
+        probe: Looks up whether an effect happened.
+        not_done: Exception types that mean that nothing was done.
+        ask: Approval predicate, called with the arguments; True asks a person.
+    """
+
+    spec: ToolSpec
+    function: Callable[..., Any] | None = None
+    arguments: type[Arguments] | None = None
+    context_parameter: str | None = None
+    probe: Probe | None = None
+    not_done: tuple[type[BaseException], ...] = ()
+    ask: Callable[..., bool | Awaitable[bool]] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The tool's own name."""
+        return self.spec.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as if it had never been a tool."""
+        if self.function is None:
+            raise TypeError(f"Tool {self.name!r} is served elsewhere and can't be called directly.")
+        return self.function(*args, **kwargs)
+
+    @classmethod
+    def from_schema(
+        cls,
+        function: Callable[..., Any],
+        parameters: Mapping[str, Any],
+        *,
+        name: str,
+        description: str,
+        **options: Any,
+    ) -> Tool:
+        """Return a tool with a JSON Schema of your own; `function` gets the arguments as keywords.
+
+        Args:
+            function: Sync or async.
+            parameters: JSON Schema of the arguments object; `$ref`s into itself are inlined.
+            name: As the model should see it; sanitised for each API and mapped back.
+            description: What it does, for the model.
+            options: As for `tool`.
+
+        Raises:
+            ToolDefinitionError: If the schema is not a valid one for an object.
+        """
+        return _build(function, name, description, _checked(parameters, name), None, _context_name(function), options)
+
+    @classmethod
+    def remote(
+        cls,
+        *,
+        activity: str,
+        task_queue: str,
+        parameters: Mapping[str, Any],
+        description: str,
+        name: str | None = None,
+        **options: Any,
+    ) -> Tool:
+        """Return a tool that is an activity of another worker, in any language.
+
+        The activity gets the arguments object as its one argument and returns JSON. It has to heartbeat if
+        it wants to see cancellation.
+
+        Args:
+            activity: Its activity type.
+            task_queue: Where its worker listens.
+            name: For the model; default: the activity type.
+            options: As for `tool`; `timeout` is its start-to-close timeout.
+        """
+        where = Remote(activity=activity, task_queue=task_queue)
+        name = name or activity
+        return _build(None, name, description, _checked(parameters, name), None, None, {**options, "remote": where})
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect = "unsafe",
+    timeout: timedelta | float = 10,
+    attempts: int = 3,
+    approval: Literal["never", "always"] | Callable[..., bool | Awaitable[bool]] | None = None,
+    parallel: bool = False,
+    local: bool = False,
+    probe: Probe | None = None,
+    not_done: Sequence[type[BaseException]] = (),
+    in_doubt: Literal["ask", "tell_model"] = "ask",
+    result_limit: int = 65_536,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function, sync or async; sync ones run in threads.
+
+    The JSON Schema comes from the signature, the description from the docstring.
+
+    Args:
+        name: For the model. Default: the function's name.
+        description: Default: the docstring up to its `Args:`.
+        effect: `read`, `idempotent` (safe to repeat with the same key) or `unsafe` (performed at most once;
+            the default).
+        timeout: Hard deadline of one attempt, in seconds or as a timedelta. Default 10 s.
+        attempts: For `idempotent`: tries with the same key before the outcome is in doubt. Default 3.
+        approval: `never`, `always`, or a function of the arguments that returns True to ask a person.
+            Default: what the agent says.
+        parallel: An effect that may run beside others of its turn. Reads always may.
+        local: A quick `read` that runs inside the workflow's worker, without a round trip to the server.
+        probe: `probe(ctx, **arguments)` → `Done(result) | NotDone() | Unknown()`, to settle a doubt.
+        not_done: Exception types that mean that nothing was done, besides `ToolError`.
+        in_doubt: `ask` waits for a person; `tell_model` tells the model and goes on.
+        result_limit: Bytes of the result that reach the model. Default 64 KiB.
+
+    Raises:
+        ToolDefinitionError: If the function or an option can't make a tool; the text says why.
+    """
+    if function is None:
+        return lambda decorated: tool_from_function(decorated, options)
+    return tool_from_function(function, options)
+
+
+def tool_from_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Tool:
+    """Return the tool that `@tool(**options)` makes of `function`."""
+    options = dict(options)
+    name = options.pop("name", None) or function.__name__
+    described = options.pop("description", None) or docstring_summary(inspect.getdoc(function) or "")
+    if not described:
+        raise ToolDefinitionError(f"Tool {name!r} needs a docstring or description=: the model has only that to go by.")
+    context = _context_name(function)
+    model = arguments_model(function, context)
+    return _build(function, name, described, parameters_schema(model), model, context, options)
+
+
+def _build(
+    function: Callable[..., Any] | None,
+    name: str,
+    description: str,
+    parameters: dict[str, Any],
+    model: type[Arguments] | None,
+    context: str | None,
+    options: dict[str, Any],
+) -> Tool:
+    probe, approval = options.pop("probe", None), options.pop("approval", None)
+    not_done = tuple(options.pop("not_done", ()))
+    timeout = options.pop("timeout", 10)
+    ask = approval if callable(approval) else None
+    try:
+        spec = ToolSpec(
+            name=name,
+            description=description,
+            parameters=parameters,
+            timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout),
+            approval=f"predicate:{name}" if ask else approval,
+            probe=probe is not None,
+            **options,
+        )
+    except (ValueError, TypeError) as error:
+        raise ToolDefinitionError(f"Tool {name!r}: {_first_line(error)}") from error
+    _check(spec, options)
+    return Tool(spec, function, model, context, probe, not_done, ask)
+
+
+def _check(spec: ToolSpec, options: Mapping[str, Any]) -> None:
+    unknown = set(options) - set(ToolSpec.model_fields)
+    if unknown:
+        raise ToolDefinitionError(f"Tool {spec.name!r}: unknown option {', '.join(sorted(unknown))}.")
+    if spec.name.startswith("perdure."):
+        raise ToolDefinitionError(f"Tool {spec.name!r}: names that begin with 'perdure.' are the runtime's own.")
+    if spec.local and spec.effect != "read":
+        raise ToolDefinitionError(f"Tool {spec.name!r}: local=True repeats after a crash, so only a 'read' may say it.")
+    if spec.timeout <= timedelta():
+        raise ToolDefinitionError(f"Tool {spec.name!r}: timeout has to be more than 0.")
+    if spec.remote and spec.local:
+        raise ToolDefinitionError(f"Tool {spec.name!r}: a tool on another worker can't be local.")
+
+
+def _checked(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
+    from jsonschema import Draft202012Validator, SchemaError
+
+    schema = inline_refs(parameters)
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ToolDefinitionError(f"Tool {name!r}: its JSON Schema is not valid: {error.message}.") from error
+    if schema.get("type", "object") != "object":
+        raise ToolDefinitionError(f"Tool {name!r}: its JSON Schema has to describe an object, not {schema['type']!r}.")
+    return {"type": "object", "properties": {}, **schema}
+
+
+def _context_name(function: Callable[..., Any]) -> str | None:
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:
+        return None
+    return next((name for name, hint in hints.items() if hint is ToolContext), None)
+
+
+def _first_line(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"option {'.'.join(map(str, first['loc']))}: {first['msg']}."
+    return str(error)
