@@ -1,0 +1,176 @@
+"""Decisions of people: whether they take, and what they do to a run. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from perdure.messages import Decision, DecisionRecord, Receipt, Settlement, ToolResult, content_hash
+from perdure.state import CallState, CallStatus, Outcome, RunState, close, not_done, result_of
+
+Via = Literal["update", "signal", "expiry"]
+
+_DOUBTFUL = (CallStatus.IN_DOUBT, CallStatus.DOUBTED, CallStatus.PROBING)
+
+
+def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
+    """Return whether `wanted` would take: `accepted`, or the reason why not. Changes nothing."""
+    call = state.find(wanted.call)
+    if call is None:
+        return _unknown(state, wanted.call)
+    if isinstance(wanted, Settlement):
+        if call.status in _DOUBTFUL:
+            return Receipt(accepted=True, call=call.position)
+        text = f"The outcome of call {call.position} is not in doubt: {_standing(call)}."
+        return Receipt(accepted=False, call=call.position, reason="not_in_doubt", message=text)
+    if call.status is not CallStatus.ASKING:
+        decided = call.decision is not None
+        text = f"Call {call.position} does not wait for approval: {_standing(call)}."
+        reason = "already_decided" if decided else "not_waiting"
+        return Receipt(accepted=False, call=call.position, reason=reason, message=text)
+    if wanted.hash is not None and wanted.hash != call.hash:
+        text = f"Call {call.position} has other arguments (hash {call.hash}) than those that were shown ({wanted.hash})."
+        return Receipt(accepted=False, call=call.position, reason="stale_hash", message=text)
+    return Receipt(accepted=True, call=call.position)
+
+
+def _unknown(state: RunState, name: str) -> Receipt:
+    closed = next((record for record in state.records if record.position == name), None)
+    if closed:
+        text = f"Call {name} is closed already: {closed.status}."
+        return Receipt(accepted=False, call=name, reason="already_decided", message=text)
+    waiting = [f"{call.position} ({call.call.name})" for call in _waiting(state)]
+    listed = f"waiting are {', '.join(waiting)}" if waiting else "none waits"
+    named = f"The run has no call {name!r}" if name else "Say which call is meant"
+    return Receipt(accepted=False, call=name, reason="unknown_call", message=f"{named}: {listed}.")
+
+
+def _waiting(state: RunState) -> Iterator[CallState]:
+    yield from (call for call in state.calls if call.status in (CallStatus.ASKING, *_DOUBTFUL))
+
+
+def _standing(call: CallState) -> str:
+    if call.decision and call.status is not CallStatus.ASKING:
+        verb = "approved" if call.decision.approve else "denied"
+        return f"it was {verb} by {call.decision.by} and is {call.status}"
+    return f"it is {call.status}"
+
+
+def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime) -> None:
+    """Take a decision that `check` accepted into the state. Edited arguments have been judged before."""
+    call = state.find(decision.call)
+    assert call is not None  # noqa: S101 - `check` found it
+    edited = decision.arguments is not None and decision.arguments != call.arguments
+    call.decision = DecisionRecord(
+        by=decision.by, via=via, at=now, approve=decision.approve, reason=decision.reason, edited=edited
+    )
+    if not decision.approve:
+        _deny(state, call, decision)
+        return
+    if edited and decision.arguments is not None:
+        call.arguments, call.hash = decision.arguments, content_hash(decision.arguments)
+    call.status = CallStatus.READY
+
+
+def _deny(state: RunState, call: CallState, decision: Decision) -> None:
+    why = f": {decision.reason}" if decision.reason else "."
+    text = f"Denied by {decision.by}{why} It was not executed."
+    stop = state.spec.approval.on_denial == "stop"
+    if stop:
+        state.outcome = Outcome(status="completed", reason=f"{call.call.name} was denied by {decision.by}{why}")
+        for other in state.calls:
+            if other is not call and other.status in (CallStatus.READY, CallStatus.ASKING):
+                close(state, other, result_of(other, "skipped", "Not executed: another call of the turn was denied."))
+    suggestion = None if stop else "Do not ask for the same again; go on without it, or ask the user."
+    close(state, call, result_of(call, "denied", text, suggestion=suggestion))
+
+
+def apply_settlement(state: RunState, settlement: Settlement) -> None:
+    """Take a settlement that `check` accepted into the state."""
+    call = state.find(settlement.call)
+    assert call is not None  # noqa: S101 - `check` found it
+    match settlement.outcome:
+        case "done":
+            close(state, call, _settled_done(call, settlement))
+        case "not-done":
+            result = not_done(call)
+            close(state, call, result.model_copy(update={"note": f"Settled by {settlement.by}. {settlement.reason}".strip()}))
+        case "retry":
+            call.status, call.doubt, call.again = CallStatus.READY, None, True
+
+
+def _settled_done(call: CallState, settlement: Settlement) -> ToolResult:
+    result = settlement.result
+    text = "" if result is None else result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    note = f"{settlement.by} looked it up and says that it was done. {settlement.reason}".strip()
+    return result_of(call, "ok", content=text or "It was done.").model_copy(update={"note": note})
+
+
+# -- alarms: reminders and expiry --------------------------------------------------------------------------
+
+
+def next_alarm(state: RunState, now: datetime) -> datetime | None:
+    """Return when the next request for approval expires or is to be reminded of, or None."""
+    rules = state.spec.approval
+    times: list[datetime] = []
+    for call in state.calls:
+        if call.status is not CallStatus.ASKING or call.asked_at is None:
+            continue
+        if rules.expires:
+            times.append(call.asked_at + rules.expires)
+        if rules.remind_every:
+            passed = (now - call.asked_at) // rules.remind_every
+            times.append(call.asked_at + (passed + 1) * rules.remind_every)
+    return min(times, default=None)
+
+
+def expire(state: RunState, now: datetime) -> None:
+    """Deny every request for approval that nobody decided in time."""
+    limit = state.spec.approval.expires
+    if limit is None:
+        return
+    for call in list(state.calls):
+        overdue = call.status is CallStatus.ASKING and call.asked_at is not None and now >= call.asked_at + limit
+        if overdue:
+            late = Decision(call=call.position, approve=False, by="nobody", reason=f"not decided within {limit}.")
+            apply_decision(state, late, "expiry", now)
+
+
+# -- plain signals, from anybody's hand --------------------------------------------------------------------
+
+SIGNALS = ("approve", "deny", "decide", "settle")
+
+
+def read_signal(name: str, arguments: list[bytes]) -> Decision | Settlement | str:
+    """Return what a signal means, or why it can't be understood.
+
+    `approve` and `deny` take `{"call": "2.1", "by": "Ann", "reason": "…", "hash": "…", "arguments": {…}}`, or the
+    call as a JSON string, or nothing where one call waits; `settle` takes `{"call": "2.1", "outcome": "done"}`.
+    """
+    if name not in SIGNALS:
+        return f"There is no signal {name!r}; known are {', '.join(SIGNALS)}."
+    if len(arguments) > 1:
+        return f"Signal {name!r} takes one JSON value, not {len(arguments)}."
+    try:
+        value: Any = json.loads(arguments[0]) if arguments and arguments[0] else {}
+    except ValueError:
+        return f"Signal {name!r} takes JSON, such as {{\"call\": \"2.1\"}}; this is not JSON."
+    value = {"call": value} if isinstance(value, str) else {} if value is None else value
+    if not isinstance(value, dict):
+        return f"Signal {name!r} takes a JSON object such as {{\"call\": \"2.1\"}}, not {type(value).__name__}."
+    kind = Settlement if name == "settle" else Decision
+    known = {"call": "", **({"approve": name == "approve"} if name != "decide" else {})} if kind is Decision else {"call": ""}
+    if kind is Decision and name != "decide" and value.get("approve", name == "approve") != (name == "approve"):
+        return f"Signal {name!r} says {value['approve']!r} for approve, which contradicts its name."
+    strangers = set(value) - set(kind.model_fields)
+    if strangers:
+        return f"Signal {name!r} does not know {', '.join(sorted(strangers))}; it knows {', '.join(kind.model_fields)}."
+    try:
+        return kind.model_validate({**known, **value}, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"Signal {name!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}."

@@ -1,0 +1,111 @@
+"""What a run does next: one pure function over a closed union."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from perdure.messages import OpenStatus
+from perdure.state import CallState, CallStatus, Outcome, RunState, exhausted
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Ask the model; `answer_only` where it is the last turn and no tool may be called."""
+
+    answer_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallTools:
+    """Start these calls of the current turn, by position."""
+
+    positions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Look up whether a call in doubt happened; not before `after`."""
+
+    position: str
+    after: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to start: wait for a call under way, or for a person."""
+
+    status: OpenStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over."""
+
+    outcome: Outcome
+
+
+UNSETTLED = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
+"""A call that may have an effect which is not known yet."""
+
+Step = CallModel | CallTools | Probe | Wait | Finish
+
+
+def next_step(state: RunState) -> Step:
+    """Return what to do next. Pure and total.
+
+    Never returns `CallModel` while a call lacks its result, nor past the limit of steps.
+    """
+    for call in state.calls:
+        if call.status is CallStatus.DOUBTED:
+            return Probe(call.position, _probe_after(call))
+    if state.outcome:
+        unsettled = any(call.status in UNSETTLED for call in state.calls)
+        return Wait(open_status(state)) if unsettled else Finish(state.outcome)
+    if not state.calls:
+        left = state.limits.steps - state.steps
+        return Finish(exhausted(state)) if left <= 0 else CallModel(answer_only=left == 1)
+    ready = startable(state)
+    return CallTools(ready) if ready else Wait(open_status(state))
+
+
+def _probe_after(call: CallState) -> datetime | None:
+    """Return when to look: at once the first time, then at the hard deadline, then a second later each time."""
+    if not call.probes or not call.doubt or not call.doubt.believed_from:
+        return None
+    return call.doubt.believed_from + timedelta(seconds=call.probes - 1)
+
+
+def startable(state: RunState) -> tuple[str, ...]:
+    """Return the calls that may start now: reads beside each other, effects one after another in call order.
+
+    A call that waits for approval holds nothing back; one whose outcome is in doubt holds back the effects
+    that follow, which may depend on it.
+    """
+    side_by_side = sum(call.status is CallStatus.RUNNING and _beside(call) for call in state.calls)
+    busy = any(call.status in UNSETTLED and not _beside(call) for call in state.calls)
+    chosen: list[str] = []
+    for call in state.calls:
+        if call.status is not CallStatus.READY:
+            continue
+        if _beside(call) and side_by_side < state.limits.parallel_reads:
+            side_by_side += 1
+            chosen.append(call.position)
+        elif not _beside(call) and not busy:
+            busy = True
+            chosen.append(call.position)
+    return tuple(chosen)
+
+
+def _beside(call: CallState) -> bool:
+    return call.effect == "read" or call.parallel
+
+
+def open_status(state: RunState) -> OpenStatus:
+    """Return what an open run is waiting for; a person comes before a running call."""
+    statuses = {call.status for call in state.calls}
+    if CallStatus.IN_DOUBT in statuses:
+        return "waiting_decision"
+    if CallStatus.ASKING in statuses:
+        return "waiting_approval"
+    return "running"
