@@ -1,0 +1,1 @@
+"""Side effects: models, tools, stores. Acts, never decides what comes next."""

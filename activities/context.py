@@ -1,0 +1,44 @@
+"""What a tool is handed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from perdure.activities.toolbox import Toolbox
+from perdure.wire import ToolInput
+
+Resource = TypeVar("Resource")
+
+
+class CallContext:
+    """One attempt of one call, as its body sees it. Implements `perdure.ToolContext`."""
+
+    def __init__(self, call: ToolInput, run_id: str, attempt: int, deadline: datetime, toolbox: Toolbox) -> None:
+        self.run_id = run_id
+        self.agent = call.agent
+        self.step = int(call.position.partition(".")[0])
+        self.call = call.position
+        self.call_id = call.call_id
+        self.attempt = attempt
+        self.idempotency_key = call.key
+        self.deadline = deadline
+        self.shared: Any = toolbox.shared(call.agent)
+        self._toolbox = toolbox
+        self._stopped = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled or its deadline has passed."""
+        return self._stopped.is_set() or datetime.now(UTC) >= self.deadline
+
+    def stop(self) -> None:
+        """Make `cancelled` true."""
+        self._stopped.set()
+
+    async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Resource]]) -> Resource:
+        """Return the resource named `key`, opened once per run and worker, closed when the run ends."""
+        return await self._toolbox.open(self.run_id, key, factory)

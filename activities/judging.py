@@ -1,0 +1,126 @@
+"""Judging what a model wrote: parsed, validated, approved or not. Everything that a library decides, once."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import json
+from functools import lru_cache
+from typing import Any
+
+from perdure.agents import Agent
+from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json
+from perdure.models import ModelReply, RawCall
+from perdure.policies import AgentSpec, ToolSpec
+from perdure.results import clean
+from perdure.state import Judgement, ModelTurn
+
+_PREDICATE_SECONDS = 5.0
+
+
+@lru_cache(maxsize=512)
+def _validator(schema: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema))
+
+
+def validate(arguments: JSON, tool: ToolSpec) -> Problem | None:
+    """Return what is wrong with `arguments` for `tool`, or None."""
+    if not isinstance(arguments, dict):
+        text = f"The arguments of {tool.name} have to be a JSON object, not {type(arguments).__name__}."
+        return Problem(error_type="invalid_arguments", message=text)
+    errors = sorted(_validator(canonical_json(tool.parameters)).iter_errors(arguments), key=lambda error: error.json_path)
+    if not errors:
+        return None
+    said = "; ".join(f"{error.json_path.removeprefix('$.')}: {_brief(error.message)}" for error in errors[:5])
+    more = f" (and {len(errors) - 5} more)" if len(errors) > 5 else ""  # noqa: PLR2004
+    known = ", ".join(tool.parameters.get("properties", {}))
+    return Problem(
+        error_type="invalid_arguments",
+        message=f"The arguments do not fit {tool.name}: {said}{more}.",
+        suggestion=f"Its arguments are: {known}." if known else "It takes no arguments.",
+    )
+
+
+def _brief(text: str) -> str:
+    return clean(text if len(text) <= 300 else f"{text[:300]}…")  # noqa: PLR2004
+
+
+async def judge_reply(reply: ModelReply, spec: AgentSpec, agent: Agent | None) -> ModelTurn:
+    """Return `reply` as it enters the run: every call parsed, validated and judged for approval."""
+    calls = [await _judge_call(raw, reply, spec, agent) for raw in reply.calls]
+    message = AssistantMessage(
+        role="assistant",
+        text=clean(reply.text),
+        calls=calls,
+        reasoning=list(reply.reasoning),
+        provider=spec.model.partition(":")[0],
+    )
+    return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=reply.model)
+
+
+async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None) -> ToolCall:
+    name = clean(raw.name)[:200]
+    if reply.finish in ("length", "filtered"):
+        text = "The reply that asked for this call was cut off."
+        return ToolCall(id=raw.id, name=name, problem=Problem(error_type="cut_off", message=text))
+    tool = spec.tool(name)
+    if tool is None:
+        return ToolCall(id=raw.id, name=name, problem=_unknown(name, spec))
+    try:
+        arguments = json.loads(clean(raw.arguments) or "{}", parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        text = f"The arguments of {name} are not valid JSON: {_brief(str(error))}."
+        suggestion = "Call it again with a complete JSON object."
+        return ToolCall(id=raw.id, name=name, problem=Problem(error_type="invalid_json", message=text, suggestion=suggestion))
+    if problem := validate(arguments, tool):
+        kept = arguments if isinstance(arguments, dict) else {}
+        return ToolCall(id=raw.id, name=name, arguments=kept, problem=problem)
+    return ToolCall(id=raw.id, name=name, arguments=arguments, ask=await must_ask(arguments, tool, spec, agent))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _unknown(name: str, spec: AgentSpec) -> Problem:
+    known = [tool.name for tool in spec.tools]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    listed = f"The tools are: {', '.join(known)}." if known else "There are no tools."
+    return Problem(error_type="unknown_tool", message=f"There is no tool {name!r}.", suggestion=f"{listed}{hint}")
+
+
+async def must_ask(arguments: dict[str, JSON], tool: ToolSpec, spec: AgentSpec, agent: Agent | None) -> str | None:
+    """Return why a person has to approve the call, or None. A predicate that can't decide asks."""
+    policy = spec.approval_policy(tool)
+    if policy == "never":
+        return None
+    if policy == "always":
+        return f"{tool.name} needs approval."
+    name = policy.removeprefix("predicate:")
+    live = agent.tool(name) if agent else None
+    if live is None or live.ask is None:
+        return f"The approval predicate {name!r} is not there any more, so a person is asked."
+    try:
+        wanted = await asyncio.wait_for(_decide(live.ask, arguments), _PREDICATE_SECONDS)
+    except Exception as error:  # noqa: BLE001 - a defect in it must not let the call through
+        return f"The approval predicate {name!r} failed ({type(error).__name__}), so a person is asked."
+    return f"{tool.name} needs approval for these arguments." if wanted else None
+
+
+async def _decide(ask: Any, arguments: dict[str, JSON]) -> bool:
+    if asyncio.iscoroutinefunction(ask):
+        return bool(await ask(**arguments))
+    return bool(await asyncio.to_thread(ask, **arguments))
+
+
+async def judge_edit(arguments: dict[str, JSON], name: str, spec: AgentSpec, agent: Agent | None) -> Judgement:
+    """Return whether edited arguments may be executed. The person who edited them has approved them thereby."""
+    tool = spec.tool(name)
+    if tool is None:
+        return Judgement(problem=_unknown(name, spec))
+    if problem := validate(arguments, tool):
+        return Judgement(problem=problem)
+    return Judgement(ask=await must_ask(arguments, tool, spec, agent))

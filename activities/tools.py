@@ -1,0 +1,237 @@
+"""Tools, wrapped: heartbeat, hard deadline, and an honest report of how each attempt ended.
+
+What an end means for the run is decided by the tool's effect, in one place: `report_of`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_never
+
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Returned, Stopped, run_body
+from perdure.activities.context import CallContext
+from perdure.activities.conversations import Conversations
+from perdure.activities.heartbeats import heartbeats
+from perdure.activities.toolbox import Toolbox
+from perdure.agents import Agent
+from perdure.errors import ToolError
+from perdure.messages import ResultStatus, ToolMessage, ToolResult
+from perdure.results import clean, report_of_value
+from perdure.state import ProbeReport, ToolReport
+from perdure.tools import Done, NotDone, Tool, Unknown
+from perdure.wire import PROBE, ProbeInput, ToolInput
+
+_LONGEST_MESSAGE = 2_000
+
+
+class ToolActivities:
+    """Tools of one worker: one activity for all of them, started under each tool's own name.
+
+    Args:
+        agents: The agents served, by name.
+        toolbox: Where tools run.
+        conversations: Told of each result, so that the next model call finds it in memory.
+        cancel_grace: How long a cancelled body may take to unwind.
+    """
+
+    def __init__(
+        self, agents: Mapping[str, Agent], toolbox: Toolbox, conversations: Conversations, cancel_grace: timedelta
+    ) -> None:
+        self._agents = agents
+        self._toolbox = toolbox
+        self._conversations = conversations
+        self._grace = cancel_grace.total_seconds()
+
+    @activity.defn(dynamic=True)
+    async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:
+        """Execute one attempt of a call to the tool that the activity type names."""
+        name = activity.info().activity_type
+        call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
+        tool = self._find(call.agent, name)
+        context = self._context(call)
+        async with heartbeats():
+            ended = await self._attempt(tool, call, context) if tool else _removed(name, call.agent)
+        report = report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
+        self._conversations.remember(ToolMessage(role="tool", result=report.result))
+        return report
+
+    async def _attempt(self, tool: Tool, call: ToolInput, context: CallContext) -> Ended[ToolReport]:
+        try:
+            keywords = bind(tool, call.arguments, context, tool.context_parameter)
+        except ValueError as error:
+            return NeverBegan(f"The arguments do not fit {tool.name}: {_words(error)}.", "invalid_arguments")
+        if tool.function is None:
+            return _removed(tool.name, call.agent)
+        body = functools.partial(tool.function, **keywords)
+        return await run_body(
+            body,
+            lambda value: report_of_value(value, call.call_id, tool.name, call.result_limit, call.order),
+            context,
+            self._toolbox,
+            self._grace,
+        )
+
+    @activity.defn(name=PROBE)
+    async def probe(self, request: ProbeInput) -> ProbeReport:
+        """Return what the tool's probe finds; one that fails or is not there any more knows nothing."""
+        asked_at = datetime.now(UTC)
+        tool, context = self._find(request.call.agent, request.tool), self._context(request.call)
+        if tool is None or tool.probe is None:
+            return ProbeReport(outcome="unknown", asked_at=asked_at, message="The tool has no probe any more.")
+        try:
+            keywords = bind(tool, request.call.arguments, context, None)
+        except ValueError as error:
+            return ProbeReport(outcome="unknown", asked_at=asked_at, message=_words(error))
+        body = functools.partial(tool.probe, context, **keywords)
+        async with heartbeats():
+            ended = await run_body(
+                body, lambda value: _found(value, request, asked_at), context, self._toolbox, self._grace
+            )
+        match ended:
+            case Returned(report):
+                return report
+            case Raised(error):
+                return ProbeReport(outcome="unknown", asked_at=asked_at, message=_words(error))
+            case _:
+                return ProbeReport(outcome="unknown", asked_at=asked_at, message="The probe did not end in time.")
+
+    def _find(self, agent: str, name: str) -> Tool | None:
+        live = self._agents.get(agent)
+        return live.tool(name) if live else None
+
+    def _context(self, call: ToolInput) -> CallContext:
+        info = activity.info()
+        deadline = datetime.now(UTC) + call.timeout
+        return CallContext(call, info.workflow_id or "", info.attempt, deadline, self._toolbox)
+
+
+def bind(tool: Tool, arguments: Mapping[str, Any], context: CallContext, parameter: str | None) -> dict[str, Any]:
+    """Return the keywords with which the tool's function is called.
+
+    Raises:
+        ValueError: If the arguments do not fit the function's types (a validator of its own, or the function was
+            changed after the run had started).
+    """
+    keywords = dict(arguments)
+    if tool.arguments is not None:
+        model = tool.arguments.model_validate(keywords)
+        keywords = {name: getattr(model, name) for name in type(model).model_fields}
+    return {**keywords, parameter: context} if parameter else keywords
+
+
+def _found(value: Any, request: ProbeInput, asked_at: datetime) -> ProbeReport:
+    match value:
+        case Done(result):
+            call = request.call
+            report = report_of_value(result, call.call_id, request.tool, call.result_limit, call.order)
+            found = report.result.model_copy(update={"note": "A look-up found that it was done."})
+            return ProbeReport(outcome="done", result=found, asked_at=asked_at)
+        case NotDone():
+            return ProbeReport(outcome="not_done", asked_at=asked_at)
+        case Unknown():
+            return ProbeReport(outcome="unknown", asked_at=asked_at)
+        case _:
+            text = f"The probe returned {type(value).__name__}, not Done, NotDone or Unknown."
+            return ProbeReport(outcome="unknown", asked_at=asked_at, message=text)
+
+
+def _removed(name: str, agent: str) -> NeverBegan:
+    return NeverBegan(f"Tool {name!r} of agent {agent!r} is not there any more.", "removed")
+
+
+# -- what an end means, by effect --------------------------------------------------------------------------
+
+
+def report_of(
+    ended: Ended[ToolReport], call: ToolInput, name: str, deadline: datetime, not_done: tuple[type[BaseException], ...]
+) -> ToolReport:
+    """Return the report of an attempt.
+
+    Raises:
+        ApplicationError: Where the engine should make another attempt.
+    """
+    match ended:
+        case Returned(report):
+            return report
+        case NeverBegan(message, error_type) if _tried_before(call):
+            return _unknown(call, name, f"An earlier attempt may have done it. {message}", error_type, deadline)
+        case NeverBegan(message, error_type):
+            return _result(call, name, "error", f"{message} Nothing was executed.", error_type=error_type)
+        case Raised(ToolError() as error):
+            return _result(call, name, "error", error.message, error_type=error.error_type, suggestion=error.suggestion)
+        case Raised(error) if isinstance(error, not_done) and not _tried_before(call):
+            return _result(call, name, "error", _words(error), error_type=type(error).__name__)
+        case Raised(error):
+            return _unknown(call, name, _words(error), type(error).__name__, deadline)
+        case Overdue(abandoned):
+            text = f"It did not end within {call.timeout.total_seconds():g} s."
+            return _unknown(call, name, text, "timeout", deadline, abandoned=abandoned)
+        case Stopped(shutdown, abandoned):
+            if not shutdown and call.effect == "read":
+                return _result(call, name, "cancelled", "The run was cancelled before it ended.")
+            why = "The worker was stopped" if shutdown else "The run was cancelled"
+            return _unknown(call, name, f"{why} while it was under way.", "stopped", deadline, abandoned=abandoned)
+        case _:
+            assert_never(ended)
+
+
+def _tried_before(call: ToolInput) -> bool:
+    """Return whether an earlier attempt with the same key ended unknown: then this one's failure proves nothing."""
+    return call.effect != "read" and (call.again or activity.info().attempt > 1)
+
+
+def _unknown(
+    call: ToolInput, name: str, message: str, error_type: str, deadline: datetime, *, abandoned: bool = False
+) -> ToolReport:
+    """Return the report of an attempt of which nobody knows what it did: again, an error, or in doubt."""
+    last = activity.info().attempt >= call.tries
+    if call.effect != "unsafe" and not last:
+        raise ApplicationError(message, type=error_type)
+    if call.effect == "read":
+        return _result(call, name, "error", message, error_type=error_type)
+    report = _result(call, name, "in_doubt", message, error_type=error_type)
+    return report.model_copy(update={"deadline": deadline, "abandoned": abandoned})
+
+
+def _result(
+    call: ToolInput,
+    name: str,
+    status: ResultStatus,
+    message: str,
+    *,
+    error_type: str | None = None,
+    suggestion: str | None = None,
+) -> ToolReport:
+    result = ToolResult(
+        call_id=call.call_id,
+        name=name,
+        status=status,
+        message=_short(message),
+        error_type=error_type,
+        suggestion=_short(suggestion) if suggestion else None,
+        execution_order=call.order,
+    )
+    return ToolReport(result=result)
+
+
+def _short(text: object) -> str:
+    words = clean(str(text))
+    return words if len(words) <= _LONGEST_MESSAGE else f"{words[:_LONGEST_MESSAGE]}…"
+
+
+def _words(error: BaseException) -> str:
+    """Return an error in its own words; one that can't even say what it is has its type's name."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
+    try:
+        return _short(f"{type(error).__name__}: {error}")
+    except Exception:  # noqa: BLE001 - a broken __str__ of application code
+        return type(error).__name__

@@ -1,0 +1,49 @@
+"""What a lost or failed activity means, in words for a person. Pure; shared by workflow and projection."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, TimeoutType
+
+from perdure import state as states
+from perdure.policies import ToolSpec
+
+_KNOWN = {"NotFoundError", "ToolError"}
+"""Types of errors after which nothing was done: no such activity, or the tool says so itself."""
+
+
+def explain(error: BaseException) -> str:
+    """Return one sentence about `error`, the failure of an activity."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, TimeoutError):
+        if cause.type == TimeoutType.HEARTBEAT:
+            return "The worker that executed it was lost."
+        return "It did not end in time."
+    if isinstance(cause, CancelledError):
+        return "It was cancelled."
+    if isinstance(cause, ApplicationError):
+        return cause.message
+    return f"{type(cause).__name__}: {cause}"
+
+
+def error_type(error: BaseException) -> str:
+    """Return a short word for `error`, such as `timeout` or an application error's own type."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, ApplicationError):
+        return cause.type or "error"
+    return {TimeoutError: "timeout", CancelledError: "cancelled"}.get(type(cause), "error")
+
+
+def fold_failure(
+    state: states.RunState, call: states.CallState, tool: ToolSpec, error: BaseException, now: datetime
+) -> None:
+    """Take the failure of a tool's activity into the state: the wrapper itself could not report."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, CancelledError) and not tool.remote:
+        states.fold_cancelled(state, call)  # it never began: once a body has begun, the wrapper reports
+    elif isinstance(cause, ApplicationError) and cause.type in _KNOWN:
+        result = states.result_of(call, "error", cause.message, error_type=error_type(cause))
+        states.close(state, call, result)
+    else:
+        states.lost(state, call, explain(cause), now, tool.timeout)

@@ -1,0 +1,112 @@
+"""What travels between client, workflow and activities: names and payloads. Kept in histories."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pydantic import Field
+
+from perdure.messages import JSON, Content, Data, Message
+from perdure.policies import AgentSpec, Effect, Limits
+from perdure.state import RunState, begin
+
+WORKFLOW = "AgentWorkflow"
+MODEL = "perdure.model"
+JUDGE = "perdure.judge"
+PROBE = "perdure.probe"
+TRANSCRIPT = "transcript"
+STATE = "state"
+DECIDE = "decide"
+SETTLE = "settle"
+
+
+class RunRequest(Data):
+    """A run's input.
+
+    Attributes:
+        spec: The rules that the run keeps, whatever is deployed later.
+        heartbeat: A worker silent for so long is taken for lost.
+        carried: For a resumed run: where the closed one stopped; `input` is not used then.
+    """
+
+    spec: AgentSpec
+    input: Content = ""
+    limits: Limits | None = None
+    heartbeat: timedelta = timedelta(seconds=5)
+    carried: RunState | None = None
+
+
+def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
+    """Return the state with which a run starts or goes on. `execution` is the Temporal run id of this execution."""
+    if request.carried is None:
+        return begin(run_id, request.spec, request.input, request.limits, execution[:8])
+    return request.carried.model_copy(deep=True, update={"execution": execution[:8]})
+
+
+class ModelInput(Data):
+    """A model call, without the conversation: only what identifies it.
+
+    Attributes:
+        spec: Hash of the AgentSpec.
+        length: Messages of the conversation.
+        head: Chained hash over all of them.
+        base: Chained hash of the conversation at the last call, `base_length` messages long.
+        new: Content hashes of the messages since, oldest first.
+    """
+
+    agent: str
+    spec: str
+    step: int
+    length: int
+    head: str
+    base: str = ""
+    base_length: int = 0
+    new: list[str] = Field(default_factory=list)
+    answer_only: bool = False
+
+
+class Page(Data):
+    """Some messages of a transcript, oldest first; `spec` only with the first page."""
+
+    messages: list[Message]
+    spec: AgentSpec | None = None
+
+
+class ToolInput(Data):
+    """One call of a tool, with the rules of the run that makes it.
+
+    `again` if a person asked for another try after the outcome of an earlier one was in doubt.
+    """
+
+    agent: str
+    call_id: str
+    position: str
+    key: str
+    arguments: dict[str, JSON] = Field(default_factory=dict)
+    effect: Effect = "unsafe"
+    timeout: timedelta = timedelta(seconds=10)
+    tries: int = 1
+    result_limit: int = 65_536
+    order: int | None = None
+    again: bool = False
+
+
+class ProbeInput(Data):
+    """A look-up whether a call's effect happened."""
+
+    tool: str
+    call: ToolInput
+
+
+class JudgeInput(Data):
+    """Edited arguments of one call, to be validated and judged again. `spec` is the tool's own, as data."""
+
+    agent: str
+    spec: AgentSpec
+    tool: str
+    arguments: dict[str, JSON] = Field(default_factory=dict)
+
+
+def edit_id(position: str, via: str) -> str:
+    """Return the activity id of the judging of edited arguments."""
+    return f"{position} edited by {via}"

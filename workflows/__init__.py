@@ -1,0 +1,1 @@
+"""Deterministic code: decides, never acts."""

@@ -1,0 +1,288 @@
+"""The agent's run: one loop over `next_step`. Decides; acts only through `calls`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from typing import Any, assert_never
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+from perdure import approvals, state as states
+from perdure.engine.search_attributes import STATUS
+from perdure.failures import error_type, explain, fold_failure
+from perdure.messages import Decision, OpenStatus, Receipt, RunResult, Settlement, content_hash
+from perdure.results import bounded
+from perdure.state import CallStatus, Outcome, Phase, RunState
+from perdure.steps import CallModel, CallTools, Finish, Probe, Step, Wait, next_step
+from perdure.transcripts import Chain
+from perdure.wire import DECIDE, SETTLE, STATE, TRANSCRIPT, WORKFLOW, JudgeInput, ModelInput, Page, RunRequest, edit_id, opening_state
+from perdure.workflows import calls
+
+
+@workflow.defn(name=WORKFLOW)
+class AgentWorkflow:
+    """One run of one agent."""
+
+    @workflow.init
+    def __init__(self, request: RunRequest) -> None:
+        info = workflow.info()
+        self.request = request
+        self.state = opening_state(request, info.workflow_id, info.run_id)
+        self.phase = Phase.INITIALIZING
+        self._agent = request.spec.name
+        self._spec_hash = content_hash(self.state.spec)
+        self._chain = Chain()
+        self._sent = 0
+        self._shown: OpenStatus = "running"
+        self._changes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @workflow.run
+    async def run(self, request: RunRequest) -> RunResult:  # noqa: ARG002 - __init__ took it
+        """Return the run's result, or end as the status table of the README says."""
+        try:
+            outcome = await self._loop()
+        except asyncio.CancelledError:
+            outcome = await self._unwind()
+        except Exception as error:
+            if workflow.cancellation_reason() is None:
+                workflow.logger.exception("run failed by a defect of the runtime")
+                outcome = Outcome(status="failed", reason=f"{type(error).__name__}: {error}", failure="internal_error")
+            else:
+                outcome = await self._unwind()
+        return await self._end(outcome)
+
+    async def _loop(self) -> Outcome:
+        while True:
+            if workflow.cancellation_reason() is not None:
+                raise asyncio.CancelledError
+            step = next_step(self.state)
+            self._show(step)
+            match step:
+                case CallModel(answer_only):
+                    await self._generate(answer_only=answer_only)
+                case CallTools(positions):
+                    for position in positions:
+                        self._start(position)
+                case Probe(position, after):
+                    self._probe(position, after)
+                case Wait():
+                    await self._wait()
+                case Finish(outcome):
+                    return outcome
+                case _:
+                    assert_never(step)
+
+    # -- acting --------------------------------------------------------------------------------------------
+
+    async def _generate(self, *, answer_only: bool) -> None:
+        if answer_only:
+            states.close_soon(self.state)
+        self._chain.extend(self.state.messages)
+        length, base = len(self.state.messages), self._sent
+        request = ModelInput(
+            agent=self._agent,
+            spec=self._spec_hash,
+            step=self.state.steps + 1,
+            length=length,
+            head=self._chain.head(length),
+            base=self._chain.head(base),
+            base_length=base,
+            new=self._chain.contents[base:],
+            answer_only=answer_only,
+        )
+        try:
+            turn = await calls.model(request, self.state.spec, self.request.heartbeat)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise asyncio.CancelledError from error
+            states.fail(self.state, error_type(error), explain(error))
+            return
+        self._sent = length
+        states.fold_turn(self.state, turn, workflow.now())
+
+    def _start(self, position: str) -> None:
+        call = self._call(position)
+        states.start(self.state, call)
+        self._spawn(self._execute(call))
+
+    async def _execute(self, call: states.CallState) -> None:
+        spec = self.state.spec.tool(call.call.name)
+        assert spec is not None  # noqa: S101 - unknown tools were refused
+        try:
+            report = await calls.tool(call, spec, self._agent, self.request.heartbeat)
+        except ActivityError as error:
+            fold_failure(self.state, call, spec, error, workflow.now())
+            return
+        states.fold_report(self.state, call, report)
+
+    def _probe(self, position: str, after: datetime | None) -> None:
+        call = self._call(position)
+        call.status = CallStatus.PROBING
+        self._spawn(self._look_up(call, after))
+
+    async def _look_up(self, call: states.CallState, after: datetime | None) -> None:
+        spec = self.state.spec.tool(call.call.name)
+        assert spec is not None  # noqa: S101 - only known tools were executed
+        if after and (delay := after - workflow.now()).total_seconds() > 0:
+            await workflow.sleep(delay, summary=f"hard deadline of call {call.position}")
+        if call.status is CallStatus.PROBING:
+            report = await calls.probe(call, spec, self._agent, self.request.heartbeat)
+            states.fold_probe(self.state, call, report)
+
+    async def _wait(self) -> None:
+        seen = self._changes
+        alarm = approvals.next_alarm(self.state, workflow.now())
+        timeout = alarm - workflow.now() if alarm else None
+        try:
+            await workflow.wait_condition(
+                lambda: self._changes != seen, timeout=timeout, timeout_summary="approval: reminder or expiry"
+            )
+        except TimeoutError:
+            approvals.expire(self.state, workflow.now())
+            workflow.logger.warning("still waiting for a decision", extra={"run_id": self.state.run_id})
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run one call's work; a defect in it ends the run by name instead of wedging it."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:
+            workflow.logger.exception("a call failed by a defect of the runtime")
+            states.fail(self.state, "internal_error", f"{type(error).__name__}: {error}")
+        finally:
+            self._changes += 1
+
+    def _call(self, position: str) -> states.CallState:
+        call = self.state.find(position)
+        assert call is not None  # noqa: S101 - steps name calls of the state
+        return call
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    async def _unwind(self) -> Outcome:
+        """Cancel what is under way, wait until each call's fate is known, and say what the run became."""
+        for task in list(self._tasks):
+            task.cancel()
+        await workflow.wait_condition(lambda: not self._tasks)
+        return Outcome(status="cancelled", reason=workflow.cancellation_reason() or "The run was cancelled.")
+
+    async def _end(self, outcome: Outcome) -> RunResult:
+        self.phase = Phase.POST_PROCESSING
+        self.state.outcome = outcome
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        duration = workflow.now() - workflow.info().workflow_start_time
+        result = bounded(states.result_from(self.state, outcome, duration))
+        self.phase = Phase.ENDED
+        if outcome.status == "cancelled":
+            raise asyncio.CancelledError
+        if outcome.status == "failed":
+            reason = outcome.reason or "failed"
+            raise ApplicationError(reason, result, type=outcome.failure or "failed", non_retryable=True)
+        if outcome.status != "completed":
+            workflow.upsert_search_attributes([STATUS.value_set(outcome.status)])
+        return result
+
+    # -- what can be seen and said from outside ------------------------------------------------------------
+
+    def _show(self, step: Step) -> None:
+        status: OpenStatus = step.status if isinstance(step, Wait) else "running"
+        match step:
+            case CallModel():
+                self.phase = Phase.GENERATING
+            case Wait() if status != "running":
+                self.phase = Phase.WAITING
+            case Finish():
+                self.phase = Phase.POST_PROCESSING
+            case _:
+                self.phase = Phase.EXECUTING_TOOLS
+        if status != self._shown and not isinstance(step, Finish):
+            self._shown = status
+            workflow.upsert_search_attributes([STATUS.value_set(status)])
+        workflow.set_current_details(f"**{self.phase}** · step {self.state.steps} · {status}")
+
+    @workflow.query(name=TRANSCRIPT, description="Messages from a position on, a page at a time")
+    def transcript(self, start: int, length: int) -> Page:
+        """Return messages `start` to `length` (at most about 1 MB of them) and, with the first, the spec."""
+        messages, size = [], 0
+        for message in self.state.messages[start:length]:
+            size += len(message.model_dump_json())
+            if messages and size > 1_000_000:
+                break
+            messages.append(message)
+        return Page(messages=messages, spec=self.state.spec if start == 0 else None)
+
+    @workflow.query(name=STATE, description="The run's whole state")
+    def whole_state(self) -> RunState:
+        """Return the state: what a resumed run starts from."""
+        return self.state
+
+    @workflow.update(name=DECIDE, description="Approve or deny a call")
+    async def decide(self, decision: Decision) -> Receipt:
+        """Return whether the decision took."""
+        return await self._settle_or_decide(decision, "update")
+
+    @decide.validator
+    def _check_decision(self, decision: Decision) -> None:
+        self._reject_unless_due(decision)
+
+    @workflow.update(name=SETTLE, description="Say what became of a call in doubt")
+    async def settle(self, settlement: Settlement) -> Receipt:
+        """Return whether the settlement took."""
+        return await self._settle_or_decide(settlement, "update")
+
+    @settle.validator
+    def _check_settlement(self, settlement: Settlement) -> None:
+        self._reject_unless_due(settlement)
+
+    def _reject_unless_due(self, wanted: Decision | Settlement) -> None:
+        receipt = approvals.check(self.state, wanted)
+        if not receipt.accepted:
+            raise ApplicationError(receipt.message, type=receipt.reason, non_retryable=True)
+
+    @workflow.signal(dynamic=True, description="approve, deny or settle, with a JSON object")
+    async def on_signal(self, name: str, arguments: Sequence[RawValue]) -> None:
+        """Take a plain signal; one that can't be understood is left to the projection to show."""
+        wanted = approvals.read_signal(name, [argument.payload.data for argument in arguments])
+        if isinstance(wanted, str):
+            workflow.logger.warning("signal rejected: %s", wanted)
+        else:
+            await self._settle_or_decide(wanted, "signal")
+
+    async def _settle_or_decide(self, wanted: Decision | Settlement, via: approvals.Via) -> Receipt:
+        receipt = approvals.check(self.state, wanted)
+        if receipt.accepted and isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
+            receipt = await self._judge(wanted, receipt, via)
+        if not receipt.accepted:
+            return receipt
+        if isinstance(wanted, Decision):
+            approvals.apply_decision(self.state, wanted, via, workflow.now())
+        else:
+            approvals.apply_settlement(self.state, wanted)
+        self._changes += 1
+        return receipt
+
+    async def _judge(self, decision: Decision, receipt: Receipt, via: approvals.Via) -> Receipt:
+        """Return the receipt of a decision with edited arguments: they may not fit, or it came too late."""
+        call = self._call(receipt.call)
+        request = JudgeInput(
+            agent=self._agent, spec=self.state.spec, tool=call.call.name, arguments=decision.arguments or {}
+        )
+        try:
+            judgement = await calls.judge(request, edit_id(call.position, via), self.request.heartbeat)
+        except ActivityError as error:
+            return Receipt(accepted=False, call=receipt.call, reason="invalid_edit", message=explain(error))
+        if judgement.problem:
+            text = judgement.problem.message
+            return Receipt(accepted=False, call=receipt.call, reason="invalid_edit", message=text)
+        return approvals.check(self.state, decision)

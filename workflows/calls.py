@@ -1,0 +1,138 @@
+"""Every activity that a workflow starts: timeout, retry, heartbeat, summary, in one place."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.workflow import ActivityCancellationType
+
+from perdure.policies import AgentSpec, ToolSpec
+from perdure.state import CallState, Judgement, ModelTurn, ProbeReport, ToolReport
+from perdure.wire import JUDGE, MODEL, PROBE, JudgeInput, ModelInput, ProbeInput, ToolInput
+
+_SLACK = timedelta(seconds=10)
+"""Added to an attempt's own deadline: it reports by itself before the engine gives it up."""
+
+_FOREVER = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=30))
+"""The activity itself says when to stop trying; a lost worker never ends a run."""
+
+
+async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> ModelTurn:
+    """Call the model. A lost worker uses up no try; a final failure carries the provider's words."""
+    turn: ModelTurn = await workflow.start_activity(
+        MODEL,
+        request,
+        activity_id=f"{request.step}",
+        result_type=ModelTurn,
+        start_to_close_timeout=spec.settings.timeout + _SLACK,
+        heartbeat_timeout=heartbeat,
+        retry_policy=_FOREVER,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=f"step {request.step}: {spec.model}{', to answer now' if request.answer_only else ''}",
+    )
+    return turn
+
+
+async def tool(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta) -> ToolReport:
+    """Execute one call, where its tool lives: in this worker, on the queue, or with somebody else."""
+    if spec.remote:
+        return await _remote(call, spec, heartbeat)
+    request = tool_input(call, spec, agent)
+    common: dict[str, Any] = {
+        "activity_id": call.position,
+        "result_type": ToolReport,
+        "start_to_close_timeout": spec.timeout + _SLACK,
+        "retry_policy": _tries(spec),
+        "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        "summary": _summary(call),
+    }
+    report: ToolReport
+    if spec.local:
+        report = await workflow.start_local_activity(spec.name, request, **common)
+    else:
+        report = await workflow.start_activity(spec.name, request, heartbeat_timeout=heartbeat, **common)
+    return report
+
+
+async def _remote(call: CallState, spec: ToolSpec, heartbeat: timedelta) -> ToolReport:
+    from perdure.results import report_of_value  # noqa: PLC0415 - pure, but only remote tools need it
+
+    assert spec.remote is not None  # noqa: S101 - the caller looked
+    arguments = dict(call.arguments)
+    if spec.remote.key_argument:
+        arguments[spec.remote.key_argument] = call.key
+    value = await workflow.start_activity(
+        spec.remote.activity,
+        arguments,
+        task_queue=spec.remote.task_queue,
+        activity_id=call.position,
+        start_to_close_timeout=spec.timeout,
+        retry_policy=_tries(spec),
+        summary=_summary(call),
+    )
+    return report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order)
+
+
+def tool_input(call: CallState, spec: ToolSpec, agent: str) -> ToolInput:
+    """Return what a tool's wrapper is told."""
+    return ToolInput(
+        agent=agent,
+        call_id=call.call.id,
+        position=call.position,
+        key=call.key,
+        arguments=call.arguments,
+        effect=spec.effect,
+        timeout=spec.timeout,
+        tries=spec.tries,
+        result_limit=spec.result_limit,
+        order=call.order,
+        again=call.again,
+    )
+
+
+def _tries(spec: ToolSpec) -> RetryPolicy:
+    return RetryPolicy(
+        initial_interval=timedelta(seconds=0.5),
+        maximum_interval=timedelta(seconds=10),
+        maximum_attempts=spec.tries,
+        non_retryable_error_types=["ToolError"],
+    )
+
+
+def _summary(call: CallState) -> str:
+    by = f", approved by {call.decision.by}" if call.decision else ""
+    return f"call {call.position} ({call.effect}{by})"[:200]
+
+
+async def probe(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta) -> ProbeReport:
+    """Look up whether the effect of a call in doubt happened."""
+    report: ProbeReport = await workflow.start_activity(
+        PROBE,
+        ProbeInput(tool=spec.name, call=tool_input(call, spec, agent)),
+        activity_id=f"{call.position}?{call.probes + 1}",
+        result_type=ProbeReport,
+        start_to_close_timeout=spec.timeout + _SLACK,
+        heartbeat_timeout=heartbeat,
+        retry_policy=_FOREVER,
+        cancellation_type=ActivityCancellationType.TRY_CANCEL,
+        summary=f"was call {call.position} ({spec.name}) done?",
+    )
+    return report
+
+
+async def judge(request: JudgeInput, activity_id: str, heartbeat: timedelta) -> Judgement:
+    """Validate and judge edited arguments."""
+    judgement: Judgement = await workflow.start_activity(
+        JUDGE,
+        request,
+        activity_id=activity_id,
+        result_type=Judgement,
+        start_to_close_timeout=timedelta(seconds=30),
+        heartbeat_timeout=heartbeat,
+        retry_policy=_FOREVER,
+        summary=f"edited arguments of {request.tool}",
+    )
+    return judgement
