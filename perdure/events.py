@@ -1,0 +1,221 @@
+"""What happens to a run, as a closed union of typed events. Each is a projection of Temporal's history."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from perdure.messages import JSON, Data, ResultStatus, RunStatus, Usage
+
+
+class EventBase(Data):
+    """What every event has.
+
+    Attributes:
+        run_id: The run.
+        position: Where in the history: Temporal's event id, a dot, and a counter; ordered, and never used twice
+            in one execution.
+        time: Of the history's event.
+        step: Model turn, from 1; 0 before the first.
+    """
+
+    run_id: str
+    position: str
+    time: datetime
+    step: int = 0
+
+
+class RunStarted(EventBase):
+    """The run exists. `resumed` if it goes on from a closed one."""
+
+    type: Literal["run_started"]
+    agent: str
+    model: str
+    spec_hash: str
+    resumed: bool = False
+
+
+class WorkerTookOver(EventBase):
+    """A worker has the run now: the first one, or another than before."""
+
+    type: Literal["worker_took_over"]
+    worker: str
+
+
+class ModelStarted(EventBase):
+    """The model is being asked; `answer_only` if it may not call tools any more."""
+
+    type: Literal["model_started"]
+    model: str
+    answer_only: bool = False
+
+
+class ModelFinished(EventBase):
+    """The model replied. `duration` is that of the attempt that succeeded; `calls` are positions and names."""
+
+    type: Literal["model_finished"]
+    model: str
+    text: str = ""
+    calls: list[str] = []
+    finish: str = "stop"
+    usage: Usage = Usage()
+    attempt: int = 1
+    duration: timedelta | None = None
+
+
+class ModelFailed(EventBase):
+    """The model can't be reached or refuses; the run ends."""
+
+    type: Literal["model_failed"]
+    error_type: str
+    message: str
+
+
+class ToolStarted(EventBase):
+    """A call was handed to a worker."""
+
+    type: Literal["tool_started"]
+    call: str
+    name: str
+    effect: str
+    arguments: dict[str, JSON] = {}
+
+
+class ToolFinished(EventBase):
+    """A call has its result. `duration` is None for one that was never executed."""
+
+    type: Literal["tool_finished"]
+    call: str
+    name: str
+    status: ResultStatus | Literal["open"]
+    message: str | None = None
+    attempt: int | None = None
+    duration: timedelta | None = None
+
+
+class ApprovalRequested(EventBase):
+    """A person has to decide about a call. `hash` is that of `arguments`."""
+
+    type: Literal["approval_requested"]
+    call: str
+    name: str
+    arguments: dict[str, JSON] = {}
+    hash: str
+    why: str
+
+
+class ApprovalReminder(EventBase):
+    """A request for approval still waits."""
+
+    type: Literal["approval_reminder"]
+    call: str
+    name: str
+
+
+class ApprovalDecided(EventBase):
+    """A call was approved or denied: by whom, by which way, why."""
+
+    type: Literal["approval_decided"]
+    call: str
+    name: str
+    approve: bool
+    by: str
+    via: Literal["update", "signal", "expiry"]
+    reason: str = ""
+    edited: bool = False
+
+
+class DecisionRefused(EventBase):
+    """A signal or update from outside did not take; why."""
+
+    type: Literal["decision_refused"]
+    name: str
+    via: Literal["update", "signal"]
+    reason: str
+
+
+class InDoubt(EventBase):
+    """Nobody knows whether a call's effect happened; `key` is its idempotency key."""
+
+    type: Literal["in_doubt"]
+    call: str
+    name: str
+    key: str
+    message: str
+
+
+class Probed(EventBase):
+    """A probe looked up whether a call in doubt was done."""
+
+    type: Literal["probed"]
+    call: str
+    name: str
+    outcome: Literal["done", "not_done", "unknown"]
+    message: str = ""
+
+
+class Settled(EventBase):
+    """A person said what became of a call in doubt."""
+
+    type: Literal["settled"]
+    call: str
+    name: str
+    outcome: Literal["done", "not-done", "retry"]
+    by: str
+    reason: str = ""
+
+
+class CancelRequested(EventBase):
+    """Somebody asked the run to end."""
+
+    type: Literal["cancel_requested"]
+    reason: str = ""
+
+
+class RuntimeFault(EventBase):
+    """The engine could not execute the workflow's code, and tries again; the text says why."""
+
+    type: Literal["runtime_fault"]
+    message: str
+
+
+class RunFinished(EventBase):
+    """The run has ended."""
+
+    type: Literal["run_finished"]
+    status: RunStatus
+    text: str = ""
+    reason: str | None = None
+    failure: str | None = None
+    usage: Usage = Usage()
+    duration: timedelta = timedelta()
+
+
+Event = Annotated[
+    RunStarted
+    | WorkerTookOver
+    | ModelStarted
+    | ModelFinished
+    | ModelFailed
+    | ToolStarted
+    | ToolFinished
+    | ApprovalRequested
+    | ApprovalReminder
+    | ApprovalDecided
+    | DecisionRefused
+    | InDoubt
+    | Probed
+    | Settled
+    | CancelRequested
+    | RuntimeFault
+    | RunFinished,
+    Field(discriminator="type"),
+]
+
+
+def position_key(position: str) -> tuple[int, int]:
+    """Return a position as something that compares in order; "" comes before all."""
+    first, _, second = position.partition(".")
+    return (int(first or 0), int(second or 0))

@@ -1,0 +1,1 @@
+"""Seeing what runs did."""
