@@ -1,0 +1,407 @@
+"""Starting runs and taking hold of them."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from temporalio.client import (
+    Client as TemporalClient,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
+from temporalio.common import SearchAttributePair, TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.agents import Agent, Task
+from perdure.engine import search_attributes
+from perdure.engine.connection import connect
+from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
+from perdure.loading import task_queue as queue_of
+from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement
+from perdure.policies import AgentSpec
+from perdure.settings import Settings
+from perdure.state import RunState, carried_on
+from perdure.wire import DECIDE, SETTLE, STATE, WORKFLOW, RunRequest
+
+if TYPE_CHECKING:
+    from perdure.events import Event
+    from perdure.telemetry.projection import Projection
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run as `list_runs` gives it. `status` is a `RunStatus` or `OpenStatus`."""
+
+    id: str
+    agent: str
+    status: str
+    started_at: datetime
+    closed_at: datetime | None
+    task_queue: str
+
+
+class Client:
+    """A connection to the engine, from which runs are started and found.
+
+    Args:
+        temporal: A connected Temporal client whose data converter is `perdure.engine.converter.data_converter`.
+        settings: Of this process.
+    """
+
+    def __init__(self, temporal: TemporalClient, settings: Settings | None = None) -> None:
+        self.temporal = temporal
+        self.settings = settings or Settings()
+
+    @classmethod
+    async def connect(cls, settings: Settings | None = None) -> Client:
+        """Return a client of the server that the environment, or the dev server of this folder, gives.
+
+        Raises:
+            ConnectionFailed: If none answers.
+        """
+        settings = settings or Settings()
+        return cls(await connect(settings), settings)
+
+    async def start(
+        self, agent: Agent | AgentSpec, task: Content | Task, *, id: str | None = None, task_queue: str | None = None
+    ) -> RunHandle:
+        """Start a run and return its handle; the same id twice gives one run.
+
+        Args:
+            agent: The agent, or its spec as the catalogue has it (then `task_queue` is needed).
+            task: What the user says, or a whole `Task`.
+            id: The run's id; beats the task's. Default: the agent's name and 8 random hex digits.
+            task_queue: Where its workers listen. Default: the queue of the file that declares the agent.
+
+        Raises:
+            PerdureError: If the input is too large to be recorded.
+            ConnectionFailed: If the server does not answer.
+        """
+        task = task if isinstance(task, Task) else Task(input=task)
+        spec = agent if isinstance(agent, AgentSpec) else agent.spec
+        if task_queue is None:
+            if isinstance(agent, AgentSpec):
+                raise PerdureError("To start a run from a spec, say on which task queue its workers listen.")
+            task_queue = queue_of(agent.source, self.settings)
+        request = RunRequest(
+            spec=spec, input=task.input, limits=task.limits, heartbeat=self.settings.heartbeat_timeout
+        )
+        run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
+        with contextlib.suppress(WorkflowAlreadyStartedError):
+            await self._start(run_id, request, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE, task.labels)
+        return self.handle(run_id)
+
+    async def _start(
+        self,
+        run_id: str,
+        request: RunRequest,
+        task_queue: str,
+        reuse: WorkflowIDReusePolicy,
+        labels: dict[str, str],
+    ) -> None:
+        name = request.spec.name
+        size = len(request.model_dump_json())
+        if size > _LARGEST_INPUT:
+            raise PerdureError(f"The task and its agent are {size:,} bytes together; at most {_LARGEST_INPUT:,} can be kept.")
+        try:
+            await self.temporal.start_workflow(
+                WORKFLOW,
+                request,
+                id=run_id,
+                task_queue=task_queue,
+                id_reuse_policy=reuse,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                memo={"agent": name, "labels": labels},
+                search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, name)]),
+                static_summary=f"agent {name}",
+            )
+        except RPCError as error:
+            if "search attribute" not in error.message:
+                raise _unreachable(error) from error
+            await search_attributes.ensure(self.temporal)  # a server that no worker has prepared yet
+            await self._start(run_id, request, task_queue, reuse, labels)
+
+    def handle(self, run_id: str) -> RunHandle:
+        """Return the handle of a run, whether it exists or not."""
+        return RunHandle(self, run_id)
+
+    async def list_runs(self, *, status: str | None = None, agent: str | None = None, limit: int = 100) -> list[RunInfo]:
+        """Return runs, newest first; `status` and `agent` keep only those."""
+        query = [f"WorkflowType = '{WORKFLOW}'"]
+        if agent:
+            query.append(f"{search_attributes.AGENT.name} = '{_quoted(agent)}'")
+        if status in _OPEN:
+            query.append("ExecutionStatus = 'Running'")
+        if status in ("waiting_approval", "waiting_decision", "budget_exhausted"):
+            query.append(f"{search_attributes.STATUS.name} = '{status}'")
+        runs: list[RunInfo] = []
+        try:
+            async for found in self.temporal.list_workflows(" AND ".join(query)):
+                run = _run_info(found)
+                if status is None or run.status == status:
+                    runs.append(run)
+                if len(runs) >= limit:
+                    break
+        except RPCError as error:
+            raise _unreachable(error) from error
+        return runs
+
+
+_OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
+_LARGEST_INPUT = 1_500_000
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _run_info(found: Any) -> RunInfo:
+    attributes = found.typed_search_attributes
+    shown = attributes.get(search_attributes.STATUS)
+    closed = {
+        WorkflowExecutionStatus.FAILED: "failed",
+        WorkflowExecutionStatus.CANCELED: "cancelled",
+        WorkflowExecutionStatus.TERMINATED: "failed",
+        WorkflowExecutionStatus.TIMED_OUT: "failed",
+    }
+    if found.status == WorkflowExecutionStatus.RUNNING:
+        status = shown or "running"
+    elif found.status == WorkflowExecutionStatus.COMPLETED:
+        status = "budget_exhausted" if shown == "budget_exhausted" else "completed"
+    else:
+        status = closed.get(found.status, "running")
+    return RunInfo(
+        id=found.id,
+        agent=attributes.get(search_attributes.AGENT) or "",
+        status=status,
+        started_at=found.start_time,
+        closed_at=found.close_time,
+        task_queue=found.task_queue,
+    )
+
+
+class RunHandle:
+    """One run, from outside."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self._client = client
+        self.id = run_id
+
+    def _workflow(self, result_type: type[Any] | None = None) -> WorkflowHandle[Any, Any]:
+        return self._client.temporal.get_workflow_handle(self.id, result_type=result_type)
+
+    async def result(self) -> RunResult:
+        """Wait for the run's end and return its result.
+
+        Raises:
+            RunFailed: If it ended `failed`; `error.result` is the partial result.
+            RunCancelled: If it was cancelled; likewise.
+            RunNotFound: If there is no such run.
+        """
+        try:
+            result: RunResult = await self._workflow(RunResult).result(follow_runs=False)
+        except WorkflowFailureError as error:
+            raise await self._ended(error) from error
+        except RPCError as error:
+            raise self._rpc(error) from error
+        return result
+
+    async def _ended(self, error: WorkflowFailureError) -> PerdureError:
+        if isinstance(error.cause, ApplicationError) and error.cause.details:
+            partial = RunResult.model_validate(error.cause.details[0])
+            return RunFailed(partial.reason or error.cause.message, partial)
+        partial = (await self.projection()).result()
+        if isinstance(error.cause, CancelledError):
+            return RunCancelled(f"Run {self.id} was cancelled.", partial)
+        return RunFailed(f"Run {self.id} was ended from outside: {error.cause}", partial)
+
+    async def approve(
+        self,
+        call: str = "",
+        *,
+        arguments: dict[str, JSON] | None = None,
+        hash: str | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Receipt:
+        """Approve a call, and return when the run has taken the decision.
+
+        Args:
+            call: Position (`2.1`) or id; "" where only one waits.
+            arguments: Edited arguments; validated and judged again.
+            hash: Of the arguments that were shown; the decision is refused if they are others.
+            by: Who decides. Default: user and host.
+
+        Raises:
+            DecisionRejected: If it did not take: decided already, unknown call, stale hash, invalid edit.
+            RunNotFound: If there is no such run.
+        """
+        decision = Decision(call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason)
+        return await self._update(DECIDE, decision)
+
+    async def deny(self, call: str = "", *, by: str | None = None, reason: str = "") -> Receipt:
+        """Deny a call; the model is told. Arguments and errors as for `approve`."""
+        return await self._update(DECIDE, Decision(call=call, approve=False, by=by or whoami(), reason=reason))
+
+    async def settle(
+        self,
+        call: str,
+        outcome: Literal["done", "not-done", "retry"],
+        *,
+        result: JSON = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Receipt:
+        """Say what became of a call in doubt. Errors as for `approve`."""
+        settlement = Settlement(call=call, outcome=outcome, result=result, by=by or whoami(), reason=reason)
+        return await self._update(SETTLE, settlement)
+
+    async def _update(self, name: str, wanted: Decision | Settlement) -> Receipt:
+        try:
+            receipt: Receipt = await self._workflow().execute_update(name, wanted, result_type=Receipt)
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            reason = cause.type or "rejected" if isinstance(cause, ApplicationError) else "rejected"
+            raise DecisionRejected(getattr(cause, "message", str(cause)), reason) from error
+        except RPCError as error:
+            raise self._rpc(error) from error
+        if not receipt.accepted:
+            raise DecisionRejected(receipt.message, receipt.reason)
+        return receipt
+
+    async def cancel(self, reason: str = "") -> None:
+        """Ask the run to end `cancelled`: what is under way is cancelled, and what it did is kept.
+
+        Raises:
+            RunNotFound: If there is no such run, or it has ended.
+        """
+        try:
+            await self._workflow().cancel(reason=reason or f"cancelled by {whoami()}")
+        except RPCError as error:
+            raise self._rpc(error) from error
+
+    async def projection(self) -> Projection:
+        """Return the run as its history tells it; needs no worker.
+
+        Raises:
+            RunNotFound: If there is no such run.
+        """
+        from perdure.telemetry.projection import project
+
+        try:
+            return await project(self._workflow())
+        except RPCError as error:
+            raise self._rpc(error) from error
+
+    async def events(self, after: str = "") -> AsyncIterator[Event]:
+        """Yield each durable event once and in order, as it happens, up to the run's end.
+
+        Args:
+            after: Position of the last event already seen; "" begins at the start.
+
+        Raises:
+            RunNotFound: If there is no such run.
+        """
+        from perdure.telemetry.projection import follow
+
+        try:
+            async for event in follow(self._workflow(), after):
+                yield event
+        except RPCError as error:
+            raise self._rpc(error) from error
+
+    async def resume(self, *, add_steps: int = 0) -> RunHandle:
+        """Start a closed run again under the same id, from where it stopped. Nothing done is done again.
+
+        Args:
+            add_steps: Raises the limit of steps. A run that used up its steps needs more than 0.
+
+        Raises:
+            PerdureError: If the run is open, or `completed`, or needs more steps.
+            RunNotFound: If there is no such run.
+        """
+        try:
+            handle = self._workflow()
+            described = await handle.describe()
+            if described.status == WorkflowExecutionStatus.RUNNING:
+                raise PerdureError(f"Run {self.id} is still open; only a closed run can be resumed.")
+            state: RunState = await handle.query(STATE, result_type=RunState)
+        except RPCError as error:
+            raise self._rpc(error) from error
+        if state.outcome and state.outcome.status == "completed":
+            raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
+        carried = carried_on(state, add_steps=add_steps)
+        if carried.steps >= carried.limits.steps:
+            raise PerdureError(f"Run {self.id} has used its {state.limits.steps} steps; resume it with more (add_steps).")
+        request = RunRequest(spec=state.spec, heartbeat=self._client.settings.heartbeat_timeout, carried=carried)
+        memo = await described.memo()
+        await self._client._start(  # noqa: SLF001 - same module
+            self.id, request, described.task_queue, WorkflowIDReusePolicy.ALLOW_DUPLICATE, memo.get("labels") or {}
+        )
+        return self
+
+    def _rpc(self, error: RPCError) -> PerdureError:
+        if error.status == RPCStatusCode.NOT_FOUND:
+            if "already completed" in error.message:
+                return DecisionRejected(f"Run {self.id} has ended.", "closed")
+            return RunNotFound(f"There is no run {self.id!r} on {_where(self._client.temporal)}.")
+        return _unreachable(error)
+
+
+def _where(client: TemporalClient) -> str:
+    return f"{client.service_client.config.target_host} (namespace {client.namespace})"
+
+
+def _unreachable(error: RPCError) -> PerdureError:
+    return ConnectionFailed(f"The Temporal server answered {error.status.name}: {error.message}")
+
+
+def whoami() -> str:
+    """Return user and host of this process: who decides, as far as it can tell."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+async def run(
+    agent: Agent, task: Content | Task, *, id: str | None = None, settings: Settings | None = None
+) -> RunResult:
+    """Run `agent` on a task and return the result: the shortest way, for a script or a notebook.
+
+    Starts what is missing, in this process: the embedded engine if no server answers, and a worker. A run of the
+    same id that an earlier process left behind is taken up again.
+
+    Raises:
+        RunFailed, RunCancelled: See `RunHandle.result`.
+        ConnectionFailed: If no server answers and none can be started.
+    """
+    from perdure.engine.server import DevServer
+    from perdure.worker import serving
+
+    settings = settings or Settings()
+    async with AsyncExitStack() as stack:
+        try:
+            client = await Client.connect(settings)
+        except ConnectionFailed:
+            await stack.enter_async_context(await DevServer.start(settings))
+            client = await Client.connect(settings)
+        queue = queue_of(agent.source, settings)
+        await stack.enter_async_context(serving(client.temporal, [agent], queue, settings))
+        handle = await client.start(agent, task, id=id, task_queue=queue)
+        return await handle.result()
+
+
