@@ -1,0 +1,186 @@
+"""What went wrong with a model call, as a `ModelError`: by the type of the exception, the status and the body."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+from perdure.activities.providers.wire import arr, decode, obj, text
+from perdure.errors import ModelError, ModelErrorKind
+from perdure.messages import JSON
+
+_WORDS = 500
+"""Characters of a provider's words that are kept."""
+
+_LONGEST_WAIT = timedelta(days=1)
+
+_CLIENT, _SERVER = range(400, 500), range(500, 600)
+_BY_STATUS: dict[int, ModelErrorKind] = {
+    401: "authentication",
+    402: "quota",
+    403: "authentication",
+    408: "server",
+    409: "server",
+    413: "context_too_long",
+    425: "server",
+    429: "rate_limited",
+    503: "overloaded",
+    529: "overloaded",
+}
+_QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"})
+_FILTERED = frozenset(
+    {"content_filter", "content_policy_violation", "invalid_prompt", "data_inspection_failed", "responsible_ai_policy"}
+)
+_FILTERED_WORDS = re.compile(r"content management policy|content exists risk|flagged as potentially violating")
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|exceed_context_size"
+    r"|maximum context length|maximum model length|context window|context size|context length"
+    r"|prompt is too long|prompt too long|range of input length|input token count .* exceeds"
+    r"|reduce the length of the (messages|prompt|input)|tokens must be reduced"
+    r"|inputs?`? tokens \+ `?max_new_tokens"
+)
+
+
+def from_exception(error: Exception, *, address: str, key: str = "") -> ModelError:
+    """Return the `ModelError` for what a client of the openai package raised.
+
+    Args:
+        error: An exception of that package, of its HTTP client, or a timeout of our own.
+        address: Where the request went, for the text.
+        key: The API key, which never shows in the result.
+    """
+    import httpx2
+    import openai
+
+    cause = error.__cause__ or error
+    detail = str(cause) or type(cause).__name__
+    if isinstance(error, openai.APIStatusError):
+        response = error.response
+        return from_answer(response.status_code, response.headers, response.text, key=key)
+    if isinstance(cause, httpx2.ConnectTimeout):
+        return ModelError("connection", scrub(f"{address} could not be reached in time.", key))
+    if isinstance(error, openai.APITimeoutError | TimeoutError | httpx2.TimeoutException):
+        return ModelError("timeout", f"{address} did not answer in time.")
+    if isinstance(error, openai.APIConnectionError | httpx2.RequestError):
+        return ModelError("connection", scrub(f"The connection to {address} failed: {detail}", key))
+    return ModelError("bad_request", scrub(f"The request to {address} could not be made: {detail}", key))
+
+
+def from_answer(status: int, headers: Mapping[str, str], answer: str, *, key: str = "") -> ModelError:
+    """Return the `ModelError` for an HTTP answer that is not a success; `answer` may be of any form."""
+    body = _json(answer)
+    marks, words = _marks(body), _words(body) or _plain(answer)
+    sentence = f"{words} (HTTP {status})" if words else f"HTTP {status}"
+    return ModelError(_kind(status, marks, words.lower()), scrub(sentence, key), retry_after=retry_after(headers))
+
+
+def from_error_body(body: Mapping[str, JSON], *, key: str = "") -> ModelError:
+    """Return the `ModelError` for an error that came with a status of success, as some gateways send it."""
+    error = obj(body.get("error"))
+    code = error.get("code")
+    if isinstance(code, int) and (code in _CLIENT or code in _SERVER):
+        status = code
+    elif code == "rate_limit_exceeded":
+        status = 429
+    else:
+        client = {"invalid_request_error", "invalid_prompt", *_FILTERED} & _marks(body)
+        status = 400 if client or _TOO_LONG.search(_words(body).lower()) else 500
+    return ModelError(
+        _kind(status, _marks(body), _words(body).lower()), scrub(_words(body) or "The provider reports an error.", key)
+    )
+
+
+def not_understood(answer: str, what: str, *, key: str = "") -> ModelError:
+    """Return the `ModelError` for a success whose body is not `what`; it may be better next time."""
+    shown = _plain(answer)
+    return ModelError("server", scrub(f"The answer is not {what}: {shown or 'it is empty'}", key))
+
+
+def _kind(status: int, marks: set[str], words: str) -> ModelErrorKind:
+    everything = f"{words} {' '.join(marks)}"
+    if marks & _QUOTA:
+        return "quota"
+    if status in (400, 422, 429, 500) and _TOO_LONG.search(everything):
+        return "context_too_long"
+    if status in _CLIENT and (marks & _FILTERED or _FILTERED_WORDS.search(words)):
+        return "content_filtered"
+    if "overloaded" in everything and status in (429, *_SERVER):
+        return "overloaded"
+    return _BY_STATUS.get(status, "server" if status in _SERVER else "bad_request")
+
+
+def _json(answer: str) -> dict[str, JSON]:
+    try:
+        return obj(decode(answer))
+    except ValueError:
+        return {}
+
+
+def _marks(body: Mapping[str, JSON]) -> set[str]:
+    """Return the short words for programs in an error body."""
+    error = obj(body.get("error")) or body
+    inner = obj(error.get("innererror"))
+    return {text(part).lower() for part in (error.get("code"), error.get("type"), inner.get("code"))} - {""}
+
+
+def _words(body: Mapping[str, JSON]) -> str:
+    """Return the provider's own sentence: `error.message`, or where else servers put it."""
+    error, detail = body.get("error"), body.get("detail")
+    found = (
+        text(obj(error).get("message"))
+        or text(error)
+        or text(body.get("message"))
+        or text(detail)
+        or "; ".join(text(obj(item).get("msg")) for item in arr(detail))
+    )
+    return _short(found)
+
+
+def _plain(answer: str) -> str:
+    """Return what a person would read of `answer`, such as an HTML error page."""
+    page = re.sub(r"(?is)<(script|style|head)\b.*?</\1>", " ", answer)
+    return _short(re.sub(r"(?s)<[^>]{0,500}>", " ", page))
+
+
+def _short(words: str) -> str:
+    words = " ".join(words.split())
+    return words if len(words) <= _WORDS else f"{words[:_WORDS]} …"
+
+
+def scrub(words: str, key: str = "") -> str:
+    """Return `words` without `key` and whatever else looks like a credential."""
+    if key:
+        words = words.replace(key, "[key]")
+    words = re.sub(r"\bsk-[\w*.-]{6,}", "[key]", words)
+    words = re.sub(r"(?i)\bbearer\s+(?!\[key\])[\w.~+/=-]{6,}", "Bearer [key]", words)
+    return re.sub(r"://[^/\s@]+@", "://", words)
+
+
+def retry_after(headers: Mapping[str, str]) -> timedelta | None:
+    """Return how long a server asks to wait: `Retry-After-Ms`, or `Retry-After` in seconds or as a date.
+
+    A date is measured against the server's own clock (`Date`) where it is given. At most a day.
+    """
+    own = {name.lower(): value for name, value in headers.items()}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(own[name]) * unit
+        except (KeyError, ValueError):
+            continue
+        if math.isfinite(seconds) and seconds >= 0:
+            return timedelta(seconds=min(seconds, _LONGEST_WAIT.total_seconds()))
+    until = _date(own.get("retry-after", ""))
+    if until is None:
+        return None
+    return min(max(until - (_date(own.get("date", "")) or datetime.now(UTC)), timedelta()), _LONGEST_WAIT)
+
+
+def _date(value: str) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(value)
+    except (ValueError, TypeError):
+        return None
+    return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -1,0 +1,208 @@
+"""OpenAI's Chat Completions API, and every server that speaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, assert_never
+
+from perdure.activities.providers.errors import from_error_body, not_understood
+from perdure.activities.providers.openai_client import Endpoint
+from perdure.activities.providers.wire import arr, number, obj, text, texts
+from perdure.messages import (
+    JSON,
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from perdure.models import ModelReply, ModelRequest
+from perdure.models.dialect import EMPTY_REPLY, Names, function, level_calls, to_text, tool_choice, usage_or_estimate
+from perdure.models.render import render_result
+from perdure.policies import ModelSettings
+
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details")
+"""Where servers put a model's reasoning: DeepSeek, Qwen and older vLLM; vLLM; OpenRouter."""
+
+_FINISH: dict[str, Literal["length", "filtered"]] = {
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "filtered",
+    "safety": "filtered",
+}
+
+
+class OpenAIChat:
+    """One model behind Chat Completions.
+
+    Args:
+        model: As the server calls it.
+        settings: Address, key and timeout; the rest comes with each request.
+
+    Raises:
+        ModelError: See `Endpoint`.
+    """
+
+    provider = "openai"
+
+    def __init__(self, model: str, settings: ModelSettings) -> None:
+        self.model = model
+        self._endpoint = Endpoint(settings)
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return the reply. Raises `ModelError`."""
+        body = request_body(self.model, request, custom=self._endpoint.custom)
+        return read_reply(await self._endpoint.post("/chat/completions", body), request)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._endpoint.aclose()
+
+
+# -- the request -------------------------------------------------------------------------------------------
+
+
+def request_body(model: str, request: ModelRequest, *, custom: bool) -> dict[str, JSON]:
+    """Return the body of the request: equal requests give equal bodies, and a longer conversation the same start.
+
+    Args:
+        custom: True for a server other than OpenAI's, which knows the limit of a reply as `max_tokens`.
+    """
+    names = Names(tool.name for tool in request.tools)
+    settings = request.settings
+    messages: list[JSON] = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    messages += [_message(message, names) for message in request.messages]
+    body: dict[str, JSON] = {"model": model, "messages": messages}
+    if request.tools:
+        body["tools"] = [
+            {"type": "function", "function": function(names.wire(tool.name), tool.description, tool.parameters)}
+            for tool in request.tools
+        ]
+        body["tool_choice"] = _choice(tool_choice(request, names))
+        body["parallel_tool_calls"] = settings.parallel_tool_calls
+    limit = "max_tokens" if custom else "max_completion_tokens"
+    body |= {
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "reasoning_effort": settings.reasoning_effort,
+        "seed": settings.seed,
+        limit: settings.max_output_tokens,
+    }
+    return {key: value for key, value in body.items() if value is not None} | settings.extra_body
+
+
+def _choice(choice: str | None) -> JSON:
+    if choice in (None, "auto", "required", "none"):
+        return choice
+    return {"type": "function", "function": {"name": choice}}
+
+
+def _message(message: Message, names: Names) -> dict[str, JSON]:
+    match message:
+        case UserMessage(content=content):
+            said = content if isinstance(content, str) else [_part(part) for part in content]
+            return {"role": "user", "content": said}
+        case ToolMessage(result=result):
+            return {"role": "tool", "tool_call_id": result.call_id, "content": render_result(result)}
+        case AssistantMessage():
+            return _assistant(message, names)
+        case _:
+            assert_never(message)
+
+
+def _part(part: Part) -> dict[str, JSON]:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ImagePart():
+            detail = {} if part.detail == "auto" else {"detail": part.detail}
+            return {"type": "image_url", "image_url": {"url": part.url, **detail}}
+        case FilePart(file_id=str(file_id)):
+            return {"type": "file", "file": {"file_id": file_id}}
+        case FilePart():
+            data = f"data:{part.media_type};base64,{part.data or ''}"
+            return {"type": "file", "file": {"filename": part.filename, "file_data": data}}
+        case _:
+            assert_never(part)
+
+
+def _assistant(message: AssistantMessage, names: Names) -> dict[str, JSON]:
+    extras: dict[str, Any] = {}
+    if message.provider == OpenAIChat.provider:
+        for entry in message.reasoning:
+            extras |= entry
+    of_calls = obj(extras.pop("tool_calls", None))
+    out: dict[str, JSON] = {"role": "assistant", "content": message.text or (None if message.calls else EMPTY_REPLY)}
+    if message.calls:
+        out["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": names.wire(call.name), "arguments": to_text(call.arguments)},
+                **obj(of_calls.get(call.id)),
+            }
+            for call in message.calls
+        ]
+    return out | extras
+
+
+# -- the reply ---------------------------------------------------------------------------------------------
+
+
+def read_reply(data: Mapping[str, JSON], request: ModelRequest) -> ModelReply:
+    """Return the reply that a completion holds; an empty one where it has no choices.
+
+    Raises:
+        ModelError: If `data` is no chat completion, or the choice is an error.
+    """
+    if not isinstance(data.get("choices"), list):
+        raise not_understood(to_text(dict(data)), "a chat completion")
+    choice = obj(next(iter(arr(data["choices"])), None))
+    if obj(choice.get("error")):
+        raise from_error_body(choice)
+    message = obj(choice.get("message"))
+    written = [obj(call) for call in arr(message.get("tool_calls")) if isinstance(call, dict)]
+    if not written and obj(message.get("function_call")):
+        written = [{"function": message["function_call"]}]
+    functions = [obj(call.get("function")) or call for call in written]
+    calls = level_calls(
+        [(call.get("id"), fn.get("name"), fn.get("arguments")) for call, fn in zip(written, functions, strict=True)],
+        request,
+        Names(tool.name for tool in request.tools),
+    )
+    content, refusal = texts(message.get("content")), text(message.get("refusal"))
+    finish = _FINISH.get(text(choice.get("finish_reason")).lower())
+    reply = ModelReply(
+        text=refusal if refusal and not calls else content,
+        calls=calls,
+        finish=finish or ("calls" if calls else "refusal" if refusal else "stop"),
+        reasoning=_reasoning(message, written, [call.id for call in calls]),
+        model=text(data.get("model")),
+    )
+    return replace(reply, usage=usage_or_estimate(_usage(obj(data.get("usage"))), request, reply))
+
+
+def _reasoning(message: Mapping[str, JSON], written: list[dict[str, JSON]], ids: list[str]) -> list[dict[str, JSON]]:
+    """Return what has to come back with the message: its reasoning, and what Gemini hangs on each call."""
+    entry = {key: message[key] for key in _REASONING if message.get(key)}
+    if entry.get("reasoning") == entry.get("reasoning_content"):
+        entry.pop("reasoning", None)
+    extras = {id_: call["extra_content"] for id_, call in zip(ids, written, strict=True) if call.get("extra_content")}
+    if extras:
+        entry["tool_calls"] = {id_: {"extra_content": extra} for id_, extra in extras.items()}
+    return [entry] if entry else []
+
+
+def _usage(usage: Mapping[str, JSON]) -> dict[str, int | None]:
+    sent, received = obj(usage.get("prompt_tokens_details")), obj(usage.get("completion_tokens_details"))
+    cached = number(sent.get("cached_tokens"))
+    return {
+        "input": number(usage.get("prompt_tokens")),
+        "cached": cached if cached is not None else number(usage.get("prompt_cache_hit_tokens")),
+        "output": number(usage.get("completion_tokens")),
+        "reasoning": number(received.get("reasoning_tokens")),
+    }

@@ -1,0 +1,288 @@
+"""What model APIs differ in, levelled: tool names, JSON Schemas, call ids, arguments, missing usage. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any, cast
+
+from perdure.errors import ModelError
+from perdure.messages import JSON, AssistantMessage, Content, Message, TextPart, ToolMessage, Usage, UserMessage
+from perdure.models import ModelReply, ModelRequest, RawCall
+from perdure.models.render import render_result
+
+NAME_LIMIT = 64
+DESCRIPTION_LIMIT = 1024
+"""Characters of a function's description that OpenAI accepts."""
+
+CHARACTERS_PER_TOKEN = 4
+TOKENS_PER_ATTACHMENT = 1000
+"""Of an image or file, where a provider leaves usage out: its base64 text would say far too much."""
+
+
+EMPTY_REPLY = "(empty reply)"
+"""Stands for a reply without text and calls: several servers refuse an empty message."""
+
+
+# -- names -------------------------------------------------------------------------------------------------
+
+
+def sanitise(name: str) -> str:
+    """Return `name` as APIs accept it: `^[a-zA-Z0-9_-]{1,64}$`. An accepted name stays as it is."""
+    clean = re.sub(r"[^a-zA-Z0-9_-]+", "_", name)
+    if clean != name:
+        clean = clean.strip("_") or "tool"
+    return clean if 0 < len(clean) <= NAME_LIMIT else _marked(clean, name)
+
+
+def _marked(clean: str, name: str) -> str:
+    """Return `clean`, shortened, with a mark of `name`: the same whatever other tools there are."""
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{clean[: NAME_LIMIT - 9] or 'tool'}_{mark}"
+
+
+def _loose(name: str) -> str:
+    return re.sub(r"[\W_]+", "_", name.casefold()).strip("_")
+
+
+class Names:
+    """Tool names, to the API and back.
+
+    Args:
+        names: The tools' own names, all different.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        own = list(names)
+        self._wire: dict[str, str] = {name: name for name in own if sanitise(name) == name}
+        for name in own:
+            if name not in self._wire:
+                clean = sanitise(name)
+                self._wire[name] = _marked(clean, name) if clean in self._wire.values() else clean
+        self._own = {wire: name for name, wire in self._wire.items()}
+        self._similar: dict[str, set[str]] = {}
+        for name, wire in self._wire.items():
+            for spelling in (name, wire):
+                self._similar.setdefault(_loose(spelling), set()).add(name)
+
+    def wire(self, name: str) -> str:
+        """Return the name for the API; one that is no tool's (an old transcript's) is only made acceptable."""
+        return self._wire.get(name) or sanitise(name)
+
+    def own(self, written: str) -> str:
+        """Return the tool that a model means by `written`, or `written` itself if that is none, or not clear."""
+        exact = self._own.get(written) or (written if written in self._wire else None)
+        if exact:
+            return exact
+        similar = self._similar.get(_loose(written.removeprefix("functions.")), set())
+        return next(iter(similar)) if len(similar) == 1 else written
+
+
+# -- schemas -----------------------------------------------------------------------------------------------
+
+_DROPPED = frozenset({"$schema", "$id", "$comment", "$anchor"})
+"""Mean nothing to a model, and some servers refuse what they don't know."""
+
+_NOT_AT_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")
+"""OpenAI refuses these at the top of a function's parameters."""
+
+_ARRAYS = frozenset({"items", "prefixItems", "contains", "unevaluatedItems"})
+_OBJECTS = frozenset({"additionalProperties", "unevaluatedProperties", "propertyNames"})
+_SUBSCHEMAS = _ARRAYS | _OBJECTS | {"anyOf", "oneOf", "allOf", "not", "if", "then", "else"}
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas"})
+
+
+def function_parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `schema` that function-calling servers accept.
+
+    Where a keyword has to go, its meaning moves into a description: a pattern that llama.cpp's grammars
+    can't express, a combination at the top. Arguments are validated against the whole schema in any case.
+    """
+    top = cast("dict[str, Any]", _level(schema))
+    moved = {key: top.pop(key) for key in _NOT_AT_TOP if key in top}
+    properties: dict[str, Any] = {}
+    for key in ("allOf", "anyOf", "oneOf"):
+        for branch in moved.get(key, ()):
+            properties |= branch.get("properties", {})
+    top = {**top, "type": "object", "properties": {**properties, **top.get("properties", {})}}
+    if moved:
+        rule = json.dumps(moved, ensure_ascii=False, separators=(",", ":"))
+        top["description"] = _and(top.get("description"), f"The arguments also have to fit this JSON Schema: {rule}")
+    return top
+
+
+def _level(node: Any) -> Any:
+    if isinstance(node, bool):
+        return {} if node else {"not": {}}
+    if not isinstance(node, Mapping):
+        return node
+    fields = cast("Mapping[str, Any]", node)
+    out = {key: _child(key, value) for key, value in fields.items() if key not in _DROPPED}
+    kind = out.get("type")
+    if (kind == "array" or (isinstance(kind, list) and "array" in kind)) and "items" not in out:
+        out["items"] = {}
+    pattern = out.get("pattern")
+    if isinstance(pattern, str) and not _expressible(pattern):
+        del out["pattern"]
+        out["description"] = _and(out.get("description"), f"Has to match the regular expression {pattern}")
+    return out
+
+
+def _child(key: str, value: Any) -> Any:
+    if key in _NAMED and isinstance(value, Mapping):
+        return {name: _level(child) for name, child in cast("Mapping[str, Any]", value).items()}
+    if key in _SUBSCHEMAS and isinstance(value, list):
+        return [_level(child) for child in cast("Sequence[Any]", value)]
+    flag = isinstance(value, bool) and key in _OBJECTS
+    return _level(value) if key in _SUBSCHEMAS and not flag else value
+
+
+def _expressible(pattern: str) -> bool:
+    """Whether llama.cpp can make a grammar of it: anchored, without look-around and classes of characters."""
+    anchored = pattern.startswith("^") and pattern.endswith("$") and not pattern.endswith("\\$")
+    return anchored and "(?" not in pattern and not re.search(r"\\[a-zA-Z0-9]", pattern)
+
+
+def _and(text: Any, more: str) -> str:
+    return f"{text} {more}" if text else more
+
+
+def function(name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `{name, description, parameters}` of a function.
+
+    What is over the limit of a description opens the description of its parameters, which has none.
+    """
+    parameters = function_parameters(schema)
+    if len(description) > DESCRIPTION_LIMIT:
+        cut = description.rfind(" ", DESCRIPTION_LIMIT // 2, DESCRIPTION_LIMIT - 1)
+        cut = cut if cut > 0 else DESCRIPTION_LIMIT - 2
+        rest = _and(f"(continued) {description[cut:].strip()}", parameters.get("description") or "").strip()
+        description, parameters = f"{description[:cut].rstrip()} …", {**parameters, "description": rest}
+    return {"name": name, "description": description, "parameters": parameters}
+
+
+# -- calls -------------------------------------------------------------------------------------------------
+
+
+def level_ids(written: Sequence[JSON], taken: Iterable[str]) -> list[str]:
+    """Return ids that differ from each other and from `taken`: the provider's where it is usable.
+
+    Args:
+        written: The ids of one reply, in order; None, empty or not a string where missing.
+        taken: The ids already in the conversation.
+    """
+    used = set(taken)
+    kept: list[str | None] = []
+    for id_ in written:
+        usable = isinstance(id_, str) and bool(id_.strip()) and id_ not in used
+        kept.append(id_ if usable else None)
+        used |= {id_} if usable else set()
+    fresh = (f"call_{number}" for number in count(len(used) + 1))
+    unused = (id_ for id_ in fresh if id_ not in used)
+    return [id_ or next(unused) for id_ in kept]
+
+
+def level_calls(written: Sequence[tuple[JSON, JSON, JSON]], request: ModelRequest, names: Names) -> list[RawCall]:
+    """Return the calls of one reply.
+
+    Args:
+        written: Id, name and arguments of each as the server wrote them, of whatever type.
+        request: What was asked: its conversation says which ids are taken.
+        names: Of the request's tools.
+    """
+    ids = level_ids([id_ for id_, _, _ in written], ids_in(request.messages))
+    return [
+        RawCall(id_, names.own(name) if isinstance(name, str) else "", arguments_text(arguments))
+        for id_, (_, name, arguments) in zip(ids, written, strict=True)
+    ]
+
+
+def tool_choice(request: ModelRequest, names: Names) -> str | None:
+    """Return `auto`, `required`, `none`, a tool's name for the API, or None where nothing is to be said.
+
+    Raises:
+        ModelError: If the settings name a tool that the agent does not have.
+    """
+    chosen = request.settings.tool_choice
+    if not request.tools:
+        return None
+    if request.answer_only:
+        return "none"
+    if chosen not in (None, "auto", "none", "required") and chosen not in {tool.name for tool in request.tools}:
+        raise ModelError("bad_request", f"The setting tool_choice={chosen!r} is not the name of one of the tools.")
+    if chosen in (None, "auto", "none"):
+        return chosen
+    if not request.first:
+        return None
+    return chosen if chosen == "required" else names.wire(chosen)
+
+
+def ids_in(messages: Sequence[Message]) -> list[str]:
+    """Return the ids of all calls in `messages`."""
+    return [call.id for message in messages if isinstance(message, AssistantMessage) for call in message.calls]
+
+
+def arguments_text(written: JSON) -> str:
+    """Return a call's arguments as JSON text, however the server wrote them; text is left as it is."""
+    if written is None or (isinstance(written, str) and not written.strip()):
+        return "{}"
+    return written if isinstance(written, str) else to_text(written)
+
+
+def to_text(value: JSON) -> str:
+    """Return `value` as compact JSON in its own order: the same value gives the same bytes."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+# -- usage -------------------------------------------------------------------------------------------------
+
+
+def usage_or_estimate(written: Mapping[str, int | None], request: ModelRequest, reply: ModelReply) -> Usage:
+    """Return the provider's usage, or an estimate, flagged so, for what it left out.
+
+    Args:
+        written: `input`, `cached`, `output` and `reasoning` tokens as far as the provider says; it never
+            sends a request without tokens, so an `input` of 0 counts as left out.
+    """
+    sent, received = written.get("input") or None, written.get("output")
+    return Usage(
+        input_tokens=sent if sent is not None else _tokens(_request_characters(request)),
+        cached_tokens=written.get("cached") or 0,
+        output_tokens=received if received is not None else _tokens(_reply_characters(reply)),
+        reasoning_tokens=written.get("reasoning") or 0,
+        estimated=sent is None or received is None,
+    )
+
+
+def _tokens(characters: int) -> int:
+    return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def _reply_characters(reply: ModelReply) -> int:
+    calls = sum(len(call.name) + len(call.arguments) for call in reply.calls)
+    return len(reply.text) + calls + sum(len(to_text(item)) for item in reply.reasoning)
+
+
+def _request_characters(request: ModelRequest) -> int:
+    tools = sum(len(t.name) + len(t.description) + len(to_text(t.parameters)) for t in request.tools)
+    return len(request.instructions) + tools + sum(_message_characters(message) for message in request.messages)
+
+
+def _message_characters(message: Message) -> int:
+    match message:
+        case UserMessage(content=content):
+            return _content_characters(content)
+        case AssistantMessage(text=text, calls=calls):
+            return len(text) + sum(len(call.name) + len(to_text(call.arguments)) for call in calls)
+        case ToolMessage(result=result):
+            return len(render_result(result))
+
+
+def _content_characters(content: Content) -> int:
+    if isinstance(content, str):
+        return len(content)
+    attachment = TOKENS_PER_ATTACHMENT * CHARACTERS_PER_TOKEN
+    return sum(len(part.text) if isinstance(part, TextPart) else attachment for part in content)

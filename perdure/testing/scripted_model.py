@@ -1,0 +1,96 @@
+"""A model in process that says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import NoReturn
+from uuid import uuid4
+
+from perdure.errors import ModelError
+from perdure.messages import JSON
+from perdure.models import ModelReply, ModelRequest
+from perdure.models.dialect import Names, level_calls, usage_or_estimate
+from perdure.testing.script import ScriptedReply, Troubles, fill, parse_reply, seen_in
+
+Reply = ScriptedReply | Mapping[str, JSON] | str
+ReplyFor = Callable[[ModelRequest], Reply]
+
+
+class ScriptedModel:
+    """A model that follows a script; see `perdure.testing.script` for its form.
+
+    Args:
+        replies: One or more. A callable is given the request and returns the reply.
+
+    Attributes:
+        requests: Every request, in order.
+        closed: Whether it has been closed.
+
+    Raises:
+        ModelError: `bad_request` if a reply is none.
+    """
+
+    provider = "scripted"
+
+    def __init__(self, replies: Sequence[Reply | ReplyFor]) -> None:
+        if not replies:
+            raise ModelError("bad_request", "A scripted model needs at least one reply.")
+        self._replies = [reply if callable(reply) else parse_reply(reply) for reply in replies]
+        self._troubles = Troubles()
+        self.requests: list[ModelRequest] = []
+        self.closed = False
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        """Return the reply that is due. Raises `ModelError`."""
+        self.requests.append(request)
+        seen = seen_in(request.messages)
+        index = min(seen.replies, len(self._replies) - 1)
+        due = self._replies[index]
+        reply = self._troubles.give(index, parse_reply(due(request)) if callable(due) else due)
+        await asyncio.sleep(reply.delay)
+        if reply.troubled:
+            await _fail(reply)
+        return _reply(fill(reply, seen), request)
+
+    async def aclose(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+    @contextmanager
+    def named(self) -> Generator[str]:
+        """Give it a name that an `Agent` can have as its model, in this process and while the context lasts."""
+        from perdure.activities import providers
+
+        prefix = f"test-{uuid4().hex[:8]}"
+        providers.register(prefix, lambda _name, _settings: self)
+        try:
+            yield f"{prefix}:scripted"
+        finally:
+            providers.unregister(prefix)
+
+
+async def _fail(reply: ScriptedReply) -> NoReturn:
+    if reply.error:
+        wait = None if reply.error.retry_after is None else timedelta(seconds=reply.error.retry_after)
+        raise ModelError(reply.error.kind, reply.error.message, retry_after=wait)
+    if reply.http:
+        raise ModelError("bad_request", "A raw HTTP answer in a script needs the model server; use error here.")
+    if reply.hang:
+        await asyncio.Event().wait()
+    raise ModelError("connection", "The connection was dropped, as the script says.")
+
+
+def _reply(reply: ScriptedReply, request: ModelRequest) -> ModelReply:
+    written = [(call.id, call.name, call.arguments) for call in reply.calls]
+    answer = ModelReply(
+        text=reply.text,
+        calls=level_calls(written, request, Names(tool.name for tool in request.tools)),
+        finish=reply.ending,
+        reasoning=[{"reasoning_content": reply.reasoning}] if reply.reasoning else [],
+        model="scripted",
+    )
+    return replace(answer, usage=reply.usage or usage_or_estimate({}, request, answer))

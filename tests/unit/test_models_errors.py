@@ -1,0 +1,140 @@
+"""What a provider's failure means."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from perdure.activities.providers.errors import from_answer, from_error_body, retry_after, scrub
+from perdure.errors import ModelError
+
+
+def answered(status: int, message: str = "words", code: str | None = None, type_: str | None = None) -> ModelError:
+    return from_answer(status, {}, json.dumps({"error": {"message": message, "code": code, "type": type_}}))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, None, "bad_request"),
+        (401, "invalid_api_key", "authentication"),
+        (402, None, "quota"),
+        (403, None, "authentication"),
+        (404, "model_not_found", "bad_request"),
+        (405, None, "bad_request"),
+        (408, None, "server"),
+        (409, None, "server"),
+        (413, None, "context_too_long"),
+        (422, None, "bad_request"),
+        (429, "rate_limit_exceeded", "rate_limited"),
+        (429, "insufficient_quota", "quota"),
+        (400, "billing_hard_limit_reached", "quota"),
+        (400, "context_length_exceeded", "context_too_long"),
+        (400, "content_filter", "content_filtered"),
+        (400, "data_inspection_failed", "content_filtered"),
+        (500, None, "server"),
+        (502, None, "server"),
+        (503, None, "overloaded"),
+        (529, None, "overloaded"),
+        (307, None, "bad_request"),
+        (599, None, "server"),
+    ],
+)
+def test_status_and_code_decide_the_kind(status, code, kind):
+    assert answered(status, code=code).kind == kind
+
+
+def test_the_type_counts_where_there_is_no_code():
+    assert answered(429, type_="insufficient_quota").kind == "quota"
+    assert answered(429, type_="engine_overloaded_error").kind == "overloaded"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+        "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens.",
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+        "the request exceeds the available context size. try increasing the context size or enable context shift",
+        "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "Range of input length should be [1, 30720]",
+        "The input token count (40000) exceeds the maximum number of tokens allowed (32768).",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097.",
+        "Please reduce the length of the messages or completion.",
+    ],
+)
+def test_every_server_says_too_long_in_its_own_words(words):
+    assert answered(400, words).kind == "context_too_long"
+
+
+def test_a_request_that_no_wait_would_let_through_is_too_long():
+    words = "Request too large for m on tokens per min (TPM): Limit 30000, Requested 35000. The tokens must be reduced."
+    assert answered(429, words, code="rate_limit_exceeded").kind == "context_too_long"
+    assert answered(429, "Rate limit reached for gpt-4o: Limit 3, Used 3, Requested 1.").kind == "rate_limited"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"error": {"message": "a b"}}', "a b"),
+        ('{"error": "model not found"}', "model not found"),
+        ('{"object": "error", "message": "vllm says", "code": 400}', "vllm says"),
+        ('{"detail": "Not Found"}', "Not Found"),
+        ('{"detail": [{"loc": ["body"], "msg": "field required"}, {"msg": "x"}]}', "field required; x"),
+        (
+            "<html><head><title>t</title></head><body><h1>502 Bad Gateway</h1><hr>nginx</body></html>",
+            "502 Bad Gateway nginx",
+        ),
+        ("plain\n\n words", "plain words"),
+        ('{"error": {"mess', '{"error": {"mess'),
+        ("[1, 2]", "[1, 2]"),
+        ("", ""),
+        ("[" * 100_000, "[" * 500 + " …"),
+    ],
+)
+def test_the_providers_own_words_are_found_wherever_they_are(body, words):
+    assert from_answer(400, {}, body).message == (f"{words} (HTTP 400)" if words else "HTTP 400")
+
+
+def test_an_error_with_a_status_of_success_is_an_error():
+    assert from_error_body({"error": {"code": 402, "message": "no credit"}}).kind == "quota"
+    assert (
+        from_error_body({"error": {"code": "x", "type": "invalid_request_error", "message": "m"}}).kind == "bad_request"
+    )
+    assert from_error_body({"error": {"message": "maximum context length is 9"}}).kind == "context_too_long"
+    assert from_error_body({"error": "Overloaded"}).kind == "overloaded"
+    assert from_error_body({"error": {"code": 7}}).kind == "server"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"Retry-After": "7", "Retry-After-Ms": "250"}, 0.25),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30),
+        ({"Retry-After": "Wed, 21 Oct 2020 07:28:00 GMT"}, 0),
+        ({"Retry-After": "1e99"}, 86_400),
+        ({}, None),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "-1"}, None),
+        ({"Retry-After": "nan"}, None),
+        ({"Retry-After-Ms": "x", "Retry-After": "2"}, 2),
+    ],
+)
+def test_how_long_to_wait_is_read_in_every_form(headers, seconds):
+    assert retry_after(headers) == (None if seconds is None else timedelta(seconds=seconds))
+
+
+def test_a_key_never_shows():
+    body = json.dumps(
+        {"error": {"message": "Incorrect API key provided: sk-proj-ab***xyz; or hunter2. Bearer abcdef123"}}
+    )
+    shown = from_answer(401, {}, body, key="hunter2").message
+    assert shown == "Incorrect API key provided: [key]; or [key]. Bearer [key] (HTTP 401)"
+    assert scrub("http://user:secret@host/v1 refused") == "http://host/v1 refused"
