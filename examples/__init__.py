@@ -1,0 +1,1 @@
+"""Examples: agents to read, run and copy."""

@@ -1,0 +1,1 @@
+"""A travel agent, and the booking service that it books with."""
