@@ -1,0 +1,66 @@
+# Works in a fresh clone with Python 3.11 or newer and pip; everything lands in $(VENV).
+
+ifeq ($(origin PYTHON), undefined)
+PYTHON := $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+endif
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+TESTS ?= tests
+
+.PHONY: help demo test check fmt chaos docs ci clean
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help: ## Show this
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@echo
+	@echo '  ARGS="…" goes to the command behind a target; PYTHON=python3.12 VENV=DIR choose the environment.'
+
+demo: $(VENV)/.engine ## A trip booked with approval while its worker is killed (YES=1: approve by itself)
+	@$(BIN)/perdure demo $(if $(YES),--yes) $(ARGS)
+
+test: $(VENV)/.dev ## Run the tests: unit, integration, acceptance, each crash once (TESTS=tests/unit: some)
+	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+
+check: $(VENV)/.dev ## Lint, formatting, types and the unit tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -q tests/unit $(ARGS)
+
+fmt: $(VENV)/.dev ## Format, and repair what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+chaos: $(VENV)/.dev ## Kill workers and the server, over and over (ROUNDS=20)
+	PERDURE_CHAOS_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+
+docs: $(VENV)/.dev ## Write the page of the commands from the commands
+	@mkdir -p docs/reference
+	$(BIN)/typer perdure.starter utils docs --name perdure --output docs/reference/cli.md
+
+ci: ## All of what has to hold, as on the server
+	bash .ci/run
+
+clean: ## Remove what builds and checks leave behind
+	rm -rf build dist *.egg-info .coverage* htmlcov .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# Stamps: an environment is made once, and again when pyproject.toml changes.
+
+$(VENV)/bin/python:
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo 'Perdure needs Python 3.11 or newer; say where it is: make PYTHON=/path/to/python3.12' >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.engine: pyproject.toml | $(VENV)/bin/python
+	@echo 'Installing Perdure into $(VENV) …' >&2
+	@$(PIP) install -e '.[engine]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	@echo 'Installing Perdure and its tests into $(VENV) …' >&2
+	@$(PIP) install -e '.[engine,postgres,dev]'
+	@touch $@ $(VENV)/.engine

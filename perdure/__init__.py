@@ -1,0 +1,100 @@
+"""Agents whose runs survive crashes, deploys and long waits for people.
+
+Names are loaded when they are first used: `import perdure` itself takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+TYPE_CHECKING = False  # type checkers take it for true; `typing` alone would double the time of the import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from perdure.agents import Agent, Task
+    from perdure.client import Client, RunHandle, run
+    from perdure.errors import (
+        AgentError,
+        ConnectionFailed,
+        DecisionRejected,
+        PerdureError,
+        RunCancelled,
+        RunFailed,
+        RunNotFound,
+        ToolError,
+    )
+    from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
+    from perdure.policies import AgentSpec, Approval, Limits, ModelSettings
+    from perdure.settings import Settings
+    from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, tool
+
+__all__ = [
+    "Agent",
+    "AgentError",
+    "AgentSpec",
+    "Approval",
+    "Client",
+    "ConnectionFailed",
+    "DecisionRejected",
+    "Done",
+    "FilePart",
+    "ImagePart",
+    "Limits",
+    "ModelSettings",
+    "NotDone",
+    "PerdureError",
+    "RunCancelled",
+    "RunFailed",
+    "RunHandle",
+    "RunNotFound",
+    "RunResult",
+    "Settings",
+    "Task",
+    "TextPart",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "Unknown",
+    "Usage",
+    "run",
+    "tool",
+]
+
+_NAMES = {
+    "agents": ("Agent", "Task"),
+    "client": ("Client", "RunHandle", "run"),
+    "errors": (
+        "AgentError",
+        "ConnectionFailed",
+        "DecisionRejected",
+        "PerdureError",
+        "RunCancelled",
+        "RunFailed",
+        "RunNotFound",
+        "ToolError",
+    ),
+    "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
+    "policies": ("AgentSpec", "Approval", "Limits", "ModelSettings"),
+    "settings": ("Settings",),
+    "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "tool"),
+}
+_HOMES = {name: f"perdure.{module}" for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module that defines it, once."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("perdure")
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__, "__version__"})
