@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
@@ -27,6 +28,7 @@ _LARGEST_REPLY = 1_500_000
 """Bytes: the engine refuses payloads over 2 MiB."""
 
 _DEFECT_TRIES = 3
+_LONGEST_MESSAGE = 2_000
 
 
 class ModelActivities:
@@ -79,7 +81,12 @@ class ModelActivities:
         key = f"{spec.model} {spec.settings.model_dump_json()}"
         if key not in self._models:
             self._models[key] = open_model(spec.model, spec.settings)
-        return await self._models[key].generate(asked)
+        try:
+            async with asyncio.timeout(spec.settings.timeout.total_seconds()):
+                return await self._models[key].generate(asked)
+        except TimeoutError as error:
+            text = f"{spec.model} did not answer within {spec.settings.timeout.total_seconds():g} s."
+            raise ModelError("timeout", text) from error
 
     def _fetch(self) -> Fetch:
         info = activity.info()
@@ -110,10 +117,11 @@ def _failure(error: ModelError, attempts: int) -> ApplicationError:
     """Return what the engine is told: the provider's words, whether to try again, and when."""
     waits = error.kind == "rate_limited"  # a rate limit uses up no try
     again = error.transient and (waits or activity.info().attempt < attempts)
-    return ApplicationError(error.message, type=error.kind, non_retryable=not again, next_retry_delay=error.retry_after)
+    words = error.message[:_LONGEST_MESSAGE]
+    return ApplicationError(words, type=error.kind, non_retryable=not again, next_retry_delay=error.retry_after)
 
 
 def _defect(error: Exception) -> ApplicationError:
     """Return what the engine is told of an error that nobody foresaw: three tries, then the run ends by name."""
-    text = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"[:_LONGEST_MESSAGE]
     return ApplicationError(text, type="internal_error", non_retryable=activity.info().attempt >= _DEFECT_TRIES)

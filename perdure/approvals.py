@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -36,6 +36,22 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
         text = f"Call {call.position} has other arguments (hash {call.hash}) than those that were shown ({wanted.hash})."
         return Receipt(accepted=False, call=call.position, reason="stale_hash", message=text)
     return Receipt(accepted=True, call=call.position)
+
+
+EARLY = timedelta(seconds=1)
+"""How long a decision about a call that is not there yet waits for it."""
+
+EARLY_SUMMARY = "decision: is its call there yet?"
+ALARM_SUMMARY = "approval: reminder or expiry"
+
+
+def premature(receipt: Receipt) -> bool:
+    """Return whether a refused decision may only have come too early.
+
+    What a person has seen in the history may reach the workflow together with their decision about it, as after
+    the loss of a worker, and the decision first.
+    """
+    return receipt.reason in ("unknown_call", "not_waiting", "not_in_doubt")
 
 
 def _unknown(state: RunState, name: str) -> Receipt:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from temporalio.client import (
@@ -16,6 +16,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import SearchAttributePair, TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
@@ -23,7 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents import Agent, Task
 from perdure.engine import search_attributes
-from perdure.engine.connection import connect
+from perdure.engine.connection import connect, target
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
 from perdure.loading import task_queue as queue_of
 from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement
@@ -158,6 +159,8 @@ class Client:
 
 _OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
 _LARGEST_INPUT = 1_500_000
+_PATIENCE = timedelta(seconds=5)
+"""How long a decision waits for a worker's answer before it is left as a signal."""
 
 
 def _quoted(text: str) -> str:
@@ -235,6 +238,9 @@ class RunHandle:
     ) -> Receipt:
         """Approve a call, and return when the run has taken the decision.
 
+        Where no worker answers within 5 s the decision is left with the run, which takes it as soon as one is
+        back; the receipt's `reason` is `queued` then.
+
         Args:
             call: Position (`2.1`) or id; "" where only one waits.
             arguments: Edited arguments; validated and judged again.
@@ -267,7 +273,11 @@ class RunHandle:
 
     async def _update(self, name: str, wanted: Decision | Settlement) -> Receipt:
         try:
-            receipt: Receipt = await self._workflow().execute_update(name, wanted, result_type=Receipt)
+            receipt: Receipt = await self._workflow().execute_update(
+                name, wanted, result_type=Receipt, rpc_timeout=_PATIENCE
+            )
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            return await self._leave(name, wanted)
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             reason = cause.type or "rejected" if isinstance(cause, ApplicationError) else "rejected"
@@ -277,6 +287,15 @@ class RunHandle:
         if not receipt.accepted:
             raise DecisionRejected(receipt.message, receipt.reason)
         return receipt
+
+    async def _leave(self, name: str, wanted: Decision | Settlement) -> Receipt:
+        """Leave a decision with the run as a signal, which is kept until a worker is there to take it."""
+        try:
+            await self._workflow().signal(name, wanted)
+        except RPCError as error:
+            raise self._rpc(error) from error
+        text = "No worker answered: the decision is kept, and takes effect when one is back."
+        return Receipt(accepted=True, call=wanted.call, reason="queued", message=text)
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to end `cancelled`: what is under way is cancelled, and what it did is kept.
@@ -397,6 +416,8 @@ async def run(
         try:
             client = await Client.connect(settings)
         except ConnectionFailed:
+            if target(settings).configured:
+                raise  # the environment names a server: another one in its place would be a surprise
             await stack.enter_async_context(await DevServer.start(settings))
             client = await Client.connect(settings)
         queue = queue_of(agent.source, settings)

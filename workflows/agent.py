@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
 from typing import Any, assert_never
@@ -140,7 +141,7 @@ class AgentWorkflow:
         timeout = alarm - workflow.now() if alarm else None
         try:
             await workflow.wait_condition(
-                lambda: self._changes != seen, timeout=timeout, timeout_summary="approval: reminder or expiry"
+                lambda: self._changes != seen, timeout=timeout, timeout_summary=approvals.ALARM_SUMMARY
             )
         except TimeoutError:
             approvals.expire(self.state, workflow.now())
@@ -247,7 +248,7 @@ class AgentWorkflow:
 
     def _reject_unless_due(self, wanted: Decision | Settlement) -> None:
         receipt = approvals.check(self.state, wanted)
-        if not receipt.accepted:
+        if not receipt.accepted and not approvals.premature(receipt):
             raise ApplicationError(receipt.message, type=receipt.reason, non_retryable=True)
 
     @workflow.signal(dynamic=True, description="approve, deny or settle, with a JSON object")
@@ -260,7 +261,7 @@ class AgentWorkflow:
             await self._settle_or_decide(wanted, "signal")
 
     async def _settle_or_decide(self, wanted: Decision | Settlement, via: approvals.Via) -> Receipt:
-        receipt = approvals.check(self.state, wanted)
+        receipt = await self._check(wanted)
         if receipt.accepted and isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
             receipt = await self._judge(wanted, receipt, via)
         if not receipt.accepted:
@@ -270,6 +271,18 @@ class AgentWorkflow:
         else:
             approvals.apply_settlement(self.state, wanted)
         self._changes += 1
+        return receipt
+
+    async def _check(self, wanted: Decision | Settlement) -> Receipt:
+        receipt = approvals.check(self.state, wanted)
+        if not receipt.accepted and approvals.premature(receipt):
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: approvals.check(self.state, wanted).accepted,
+                    timeout=approvals.EARLY,
+                    timeout_summary=approvals.EARLY_SUMMARY,
+                )
+            receipt = approvals.check(self.state, wanted)
         return receipt
 
     async def _judge(self, decision: Decision, receipt: Receipt, via: approvals.Via) -> Receipt:

@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
@@ -76,7 +76,9 @@ class Projection:
         self._converter = converter
         self._updates: dict[str, Decision | Settlement] = {}
         self._edits: dict[str, Decision] = {}
-        self._timers: set[int] = set()
+        self._timers: dict[int, str] = {}
+        self._early: list[tuple[str, Decision | Settlement]] = []
+        self._records = 0
         self._fresh: list[ev.Event] = []
         self._now = datetime.now(UTC)
         self._event_id = 0
@@ -98,6 +100,7 @@ class Projection:
         if handler is not None:
             before = self._standing()
             await getattr(self, handler[0])(getattr(event, handler[1]), event)
+            self._take_early()
             self._tell_changes(before)
         self.events.extend(self._fresh)
         return self._fresh
@@ -108,6 +111,7 @@ class Projection:
         request = await self._decode(attributes.input.payloads, RunRequest)
         self.started_at = self._now
         self.state = opening_state(request, self.run_id, attributes.original_execution_run_id)
+        self._records = len(self.state.records)
         self._tell(
             ev.RunStarted,
             type="run_started",
@@ -118,7 +122,8 @@ class Projection:
         )
 
     async def _on_workflow_task(self, attributes: Any, _: HistoryEvent) -> None:
-        if not self.workers or self.workers[-1] != attributes.identity:
+        # A task that is not recorded yet is shown without identity, and comes again when it is.
+        if attributes.identity and (not self.workers or self.workers[-1] != attributes.identity):
             self.workers.append(attributes.identity)
             self._tell(ev.WorkerTookOver, type="worker_took_over", worker=attributes.identity)
 
@@ -295,15 +300,35 @@ class Projection:
         name = attributes.signal_name
         wanted = approvals.read_signal(name, [payload.data for payload in payloads])
         if isinstance(wanted, str):
-            self._tell(ev.DecisionRefused, type="decision_refused", name=name, via="signal", reason=wanted)
+            self._refuse(name, "signal", wanted)
             return
         receipt = approvals.check(self._require(), wanted)
-        if not receipt.accepted:
-            self._tell(ev.DecisionRefused, type="decision_refused", name=name, via="signal", reason=receipt.message)
-        elif isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
+        if not receipt.accepted and approvals.premature(receipt):
+            self._early.append((name, wanted))
+        elif not receipt.accepted:
+            self._refuse(name, "signal", receipt.message)
+        else:
+            self._take_signal(wanted, receipt)
+
+    def _take_signal(self, wanted: Decision | Settlement, receipt: Receipt) -> None:
+        if isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
             self._edits[edit_id(receipt.call, "signal")] = wanted
         else:
             self._apply(wanted, "signal")
+
+    def _refuse(self, name: str, via: Literal["signal", "update"], reason: str) -> None:
+        self._tell(ev.DecisionRefused, type="decision_refused", name=name, via=via, reason=reason)
+
+    def _take_early(self) -> None:
+        """Take the signals that came before what they are about, as the workflow does."""
+        for name, wanted in list(self._early):
+            receipt = approvals.check(self._require(), wanted)
+            if receipt.accepted or self.ended:
+                self._early.remove((name, wanted))
+            if receipt.accepted:
+                self._take_signal(wanted, receipt)
+            elif self.ended:
+                self._refuse(name, "signal", receipt.message)
 
     def _fold_judgement(self, activity_id: str, judgement: Judgement) -> None:
         decision = self._edits.pop(activity_id, None)
@@ -312,7 +337,7 @@ class Projection:
         receipt = approvals.check(self._require(), decision)
         why = judgement.problem.message if judgement.problem else receipt.message
         if judgement.problem or not receipt.accepted:
-            self._tell(ev.DecisionRefused, type="decision_refused", name="approve", via="signal", reason=why)
+            self._refuse("approve", "signal", why)
         else:
             self._apply(decision, "signal")
 
@@ -330,7 +355,7 @@ class Projection:
             self._apply(wanted, "update")
         else:
             name = "settle" if isinstance(wanted, Settlement) else "decide"
-            self._tell(ev.DecisionRefused, type="decision_refused", name=name, via="update", reason=receipt.message)
+            self._refuse(name, "update", receipt.message)
 
     def _apply(self, wanted: Decision | Settlement, via: approvals.Via) -> None:
         state = self._require()
@@ -353,12 +378,18 @@ class Projection:
             self._tell(ev.ApprovalDecided, type="approval_decided", call=call.position, name=call.call.name, **told)
 
     async def _on_timer_started(self, _: Any, event: HistoryEvent) -> None:
-        if event.user_metadata.HasField("summary") and b"approval:" in event.user_metadata.summary.data:
-            self._timers.add(event.event_id)
+        if event.user_metadata.HasField("summary"):
+            self._timers[event.event_id] = (await self._converter.decode([event.user_metadata.summary], [str]))[0]
 
     async def _on_timer_fired(self, attributes: Any, _: HistoryEvent) -> None:
-        if attributes.started_event_id not in self._timers:
-            return
+        summary = self._timers.pop(attributes.started_event_id, "")
+        if summary == approvals.EARLY_SUMMARY and self._early:
+            name, wanted = self._early.pop(0)
+            self._refuse(name, "signal", approvals.check(self._require(), wanted).message)
+        if summary == approvals.ALARM_SUMMARY:
+            self._ring()
+
+    def _ring(self) -> None:
         state = self._require()
         asking = [call for call in state.calls if call.status is CallStatus.ASKING]
         approvals.expire(state, self._now)
@@ -396,8 +427,6 @@ class Projection:
             if before.get(record.position) is not CallStatus.CLOSED and record.position not in told:
                 self._tell_result(record)
         self._records = len(state.records)
-
-    _records = 0
 
     def _tell_request(self, call: CallState) -> None:
         self._tell(

@@ -1,0 +1,1 @@
+"""The commands of `perdure`, one module per group; `starter.py` assembles them."""

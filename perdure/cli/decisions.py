@@ -1,0 +1,224 @@
+"""Commands by which people decide: approve, deny, settle, and the list of what waits for that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from perdure.cli import session
+from perdure.cli.output import AsJSON, Misuse, emit, lay_out, safe, say
+from perdure.errors import DecisionRejected, RunNotFound
+
+if TYPE_CHECKING:
+    from perdure.cli.standing import Request
+    from perdure.client import Client, RunHandle
+    from perdure.messages import Decision, Receipt, Settlement
+
+PATIENCE, PATIENCE_WITH_EDITS = 5, 30
+"""Seconds that a worker gets to take a decision, before it is left in the run's history instead."""
+AT_ONCE = 10
+"""Runs read side by side."""
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+CallId = Annotated[str, typer.Argument(metavar="[CALL]", help="Position such as 2.1; not needed where only one waits.")]
+By = Annotated[str | None, typer.Option(help="Who decides. Default: user and host.")]
+Reason = Annotated[str, typer.Option(help="Why, for the record.")]
+
+
+def approvals(
+    limit: Annotated[int, typer.Option(min=1, help="Look at so many open runs at most, the newest.")] = 500,
+    as_json: AsJSON = False,
+) -> None:
+    """List everything that waits for a person, over all runs: approvals, and calls whose outcome is unknown."""
+    session.finish(_list(limit, as_json))
+
+
+def approve(
+    run_id: RunId,
+    call: CallId = "",
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="Execute it with these arguments instead.")] = None,
+    args_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
+    hash: Annotated[
+        str | None, typer.Option("--hash", help="Refuse if the arguments are not those of this hash.")
+    ] = None,
+    by: By = None,
+    reason: Reason = "",
+    as_json: AsJSON = False,
+) -> None:
+    """Approve a call, as it is or with other arguments."""
+    arguments = _arguments(args, args_file)
+    wanted = {"call": call, "approve": True, "hash": hash, "arguments": arguments, "reason": reason}
+    session.finish(_decide(run_id, wanted, by, as_json))
+
+
+def deny(run_id: RunId, call: CallId = "", by: By = None, reason: Reason = "", as_json: AsJSON = False) -> None:
+    """Deny a call; the model is told so, and why."""
+    session.finish(_decide(run_id, {"call": call, "approve": False, "reason": reason}, by, as_json))
+
+
+def settle(
+    run_id: RunId,
+    call: Annotated[str, typer.Argument(metavar="CALL", help="Position such as 2.1.")],
+    outcome: Annotated[Literal["done", "not-done", "retry"], typer.Argument(help="retry: again, with the same key.")],
+    result: Annotated[
+        str | None, typer.Option(metavar="JSON", help="For `done`: what the tool would have returned.")
+    ] = None,
+    by: By = None,
+    reason: Reason = "",
+    as_json: AsJSON = False,
+) -> None:
+    """Say what became of a call whose outcome nobody knows."""
+    session.finish(
+        _settle(run_id, {"call": call, "outcome": outcome, "result": _result(result), "reason": reason}, by, as_json)
+    )
+
+
+def _arguments(text: str | None, file: Path | None) -> dict[str, Any] | None:
+    if text is not None and file is not None:
+        raise Misuse("Give --args or --args-file, not both.")
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misuse(f"{file} can't be read: {error}.") from error
+    if text is None:
+        return None
+    try:
+        arguments = json.loads(text)
+    except ValueError as error:
+        raise Misuse(f"The arguments are no JSON: {error}.") from error
+    if not isinstance(arguments, dict):
+        raise Misuse('Arguments are a JSON object, such as {"flight": "MU5101"}.')
+    return arguments
+
+
+def _result(text: str | None) -> Any:
+    """Return JSON where it is some; else the text itself."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text
+
+
+# -- delivering ------------------------------------------------------------------------------------------------------
+
+
+async def _decide(run_id: str, fields: dict[str, Any], by: str | None, as_json: bool) -> None:
+    from perdure.client import whoami
+    from perdure.messages import Decision
+
+    client = await session.connect()
+    handle, wanted = client.handle(run_id), Decision(by=by or whoami(), **fields)
+    patience = PATIENCE if wanted.arguments is None else PATIENCE_WITH_EDITS
+    if wanted.approve:
+        edits, hash = wanted.arguments, wanted.hash
+        sent = handle.approve(wanted.call, arguments=edits, hash=hash, by=wanted.by, reason=wanted.reason)
+    else:
+        sent = handle.deny(wanted.call, by=wanted.by, reason=wanted.reason)
+    taken, call = await _deliver(client, handle, wanted, sent, patience)
+    _tell(run_id, call, "approved" if wanted.approve else "denied", taken=taken, as_json=as_json)
+
+
+async def _settle(run_id: str, fields: dict[str, Any], by: str | None, as_json: bool) -> None:
+    from perdure.client import whoami
+    from perdure.messages import Settlement
+
+    client = await session.connect()
+    handle, wanted = client.handle(run_id), Settlement(by=by or whoami(), **fields)
+    sent = handle.settle(wanted.call, wanted.outcome, result=wanted.result, by=wanted.by, reason=wanted.reason)
+    taken, call = await _deliver(client, handle, wanted, sent, PATIENCE)
+    _tell(run_id, call, f"settled as {wanted.outcome}", taken=taken, as_json=as_json)
+
+
+async def _deliver(
+    client: Client, handle: RunHandle, wanted: Decision | Settlement, sent: Awaitable[Receipt], patience: float
+) -> tuple[bool, str]:
+    """Return whether a worker has taken the decision, and the call that is meant.
+
+    While no worker runs, an update would be lost with this process: a signal stays in the run's history.
+
+    Raises:
+        DecisionRejected: If it did not take, or would not.
+    """
+    call = await _would_take(handle, wanted)
+    try:
+        receipt = await asyncio.wait_for(send(), patience)
+    except TimeoutError:
+        name = "decide" if hasattr(wanted, "approve") else "settle"
+        await client.temporal.get_workflow_handle(handle.id).signal(name, wanted)
+        return False, call
+    return True, receipt.call or call
+
+
+async def _would_take(handle: RunHandle, wanted: Decision | Settlement) -> str:
+    """Return the call that is meant, by the run's history alone, so that a wrong one is told at once."""
+    from perdure import approvals
+
+    projection = await handle.projection()
+    if projection.ended or projection.state is None:
+        raise DecisionRejected(f"Run {handle.id} has ended.", "closed")
+    receipt = approvals.check(projection.state, wanted)
+    if not receipt.accepted:
+        raise DecisionRejected(receipt.message, receipt.reason)
+    return receipt.call
+
+
+def _tell(run_id: str, call: str, what: str, *, taken: bool, as_json: bool) -> None:
+    if as_json:
+        emit({"run_id": run_id, "call": call, "outcome": what, "taken": taken, "via": "update" if taken else "signal"})
+    elif taken:
+        say(f"Call {safe(call)} of {safe(run_id)} is {what}.")
+    else:
+        say(
+            f"Call {safe(call)} of {safe(run_id)} is {what}, on record: no worker answers now; the next one acts on it."
+        )
+
+
+# -- listing ---------------------------------------------------------------------------------------------------------
+
+
+async def _list(limit: int, as_json: bool) -> None:
+    from perdure.cli.story import request_lines
+
+    client = await session.connect()
+    requests = await _requests(client, limit)
+    if as_json:
+        emit(requests)
+        return
+    if not requests:
+        say("Nothing waits for a person.")
+    for number, request in enumerate(requests):
+        head = f"{safe(request.run_id)}"
+        lay_out("\n".join([*([""] if number else []), head, *request_lines(request, sys.stdout)]))
+
+
+async def _requests(client: Client, limit: int) -> list[Request]:
+    """Return what the open runs want of people, the oldest request first."""
+    # A run may ask about one call while it executes another: it is `running` then.
+    statuses = ("waiting_approval", "waiting_decision", "running")
+    found = await asyncio.gather(*(client.list_runs(status=status, limit=limit) for status in statuses))
+    runs = list({run.id: None for listed in found for run in listed})
+    if len(runs) > limit:
+        say(f"There are more open runs; only {limit} of them were looked at (--limit).")
+    gate = asyncio.Semaphore(AT_ONCE)
+    each = await asyncio.gather(*(_requests_of(client, run, gate) for run in runs[:limit]))
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    return sorted((request for some in each for request in some), key=lambda request: request.since or now)
+
+
+async def _requests_of(client: Client, run_id: str, gate: asyncio.Semaphore) -> list[Request]:
+    from perdure.cli import standing
+
+    async with gate:
+        try:
+            return list(standing.requests(await client.handle(run_id).projection()))
+        except RunNotFound:
+            return []  # its retention has just ended

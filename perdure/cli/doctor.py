@@ -1,0 +1,236 @@
+"""`perdure doctor`: looks at everything that a run needs, and says what to do about what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from perdure.cli import session
+from perdure.cli.output import DONE, FAILED, AsJSON, emit, lay_out, one_line, paint, safe
+from perdure.errors import ConnectionFailed, ModelError, PerdureError
+
+if TYPE_CHECKING:
+    from perdure.activities.stores import CatalogueEntry
+    from perdure.client import Client
+    from perdure.policies import AgentSpec
+    from perdure.settings import Settings
+
+PATIENCE = 5
+"""Seconds that each thing gets to answer."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look gave. `note`: worth knowing, nothing is broken. `advice`: what to do, a whole sentence."""
+
+    what: str
+    state: Literal["ok", "note", "broken"]
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Served:
+    """An agent, and where it is or should be served."""
+
+    spec: AgentSpec
+    task_queue: str
+    file: str
+    wanted: bool
+
+
+def doctor(
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE]", help="An agent file to look at. Default: all served.")
+    ] = None,
+    as_json: AsJSON = False,
+) -> int:
+    """Check server, namespace, search attributes, store, workers, model endpoints and keys."""
+    findings = session.finish(_examine(session.settings(), file))
+    broken = any(finding.state == "broken" for finding in findings)
+    if as_json:
+        emit({"ok": not broken, "findings": [asdict(finding) for finding in findings]})
+    else:
+        lay_out("\n".join(line for finding in findings for line in _lines(finding)))
+    return FAILED if broken else DONE
+
+
+def _lines(finding: Finding) -> list[str]:
+    marks = {"ok": paint("✓", "green"), "note": paint("!", "yellow"), "broken": paint("✗", "red")}
+    lines = [f"{marks[finding.state]} {paint(safe(finding.what), 'bold')}: {one_line(finding.text, 1000)}"]
+    return [*lines, f"  → {one_line(finding.advice, 1000)}"] if finding.advice else lines
+
+
+async def _examine(settings: Settings, file: str | None) -> list[Finding]:
+    findings, client = await _server(settings)
+    if client:
+        findings.append(await _attributes(client))
+    entries, store = await _store(settings, client)
+    findings.append(store)
+    try:
+        agents = _from_file(file, settings) if file else [_announced(entry) for entry in entries]
+    except PerdureError as error:
+        agents = []
+        findings.append(Finding(f"file {file}", "broken", str(error)))
+    if client and not agents and not file and store.state == "ok":
+        advice = "Start one with `perdure worker FILE`."
+        findings.append(Finding("workers", "note", "no worker has announced an agent yet", advice))
+    if client:
+        findings += await asyncio.gather(*(_workers(client, queue, agents) for queue in _queues(agents)))
+    models = {(one.spec.model, one.spec.settings.model_dump_json()): one.spec for one in agents}
+    return [*findings, *await asyncio.gather(*(_model(spec) for spec in models.values()))]
+
+
+def _queues(agents: Sequence[Served]) -> list[str]:
+    return list(dict.fromkeys(one.task_queue for one in agents))
+
+
+def _from_file(file: str, settings: Settings) -> list[Served]:
+    from perdure.loading import load_agents, task_queue
+
+    agents = load_agents(file)
+    return [Served(agent.spec, task_queue(agent.source, settings), agent.source, wanted=True) for agent in agents]
+
+
+def _announced(entry: CatalogueEntry) -> Served:
+    return Served(entry.spec, entry.task_queue, entry.source, wanted=False)
+
+
+# -- the engine and the store ------------------------------------------------------------------------------------------
+
+
+async def _server(settings: Settings) -> tuple[list[Finding], Client | None]:
+    """Return what there is to say of server and namespace, and a client if both are there."""
+    from perdure.engine.connection import target
+
+    try:
+        where = target(settings)
+        client = await session.connect(settings)
+    except ConnectionFailed as error:
+        return [Finding("server", "broken", str(error))], None
+    page = f", Web UI at {where.ui_url}" if where.ui_url else ""
+    found = Finding("server", "ok", f"{where.address} answers ({where.origin}){page}")
+    return [found, Finding("namespace", "ok", f"{where.namespace} exists")], client
+
+
+async def _attributes(client: Client) -> Finding:
+    from perdure.engine import search_attributes
+
+    names = " and ".join(key.name for key in search_attributes.KEYS)
+    try:
+        await search_attributes.ensure(client.temporal)
+    except ConnectionFailed as error:
+        return Finding("search attributes", "broken", str(error))
+    return Finding("search attributes", "ok", f"{names} are registered")
+
+
+async def _store(settings: Settings, client: Client | None) -> tuple[list[CatalogueEntry], Finding]:
+    from sqlalchemy import make_url
+
+    from perdure.activities.stores import open_store, store_url
+
+    address = store_url(settings)
+    try:
+        store = open_store(address)
+        try:
+            entries = await store.agents(client.temporal.namespace if client else None)
+        finally:
+            await store.aclose()
+    except ConnectionFailed as error:
+        return [], Finding("store", "broken", str(error), "Runs go on without it; set PERDURE_STORE or start it.")
+    shown = make_url(address).render_as_string(hide_password=True)
+    return entries, Finding("store", "ok", f"{shown} answers; {len({one.agent for one in entries})} agents are listed")
+
+
+async def _workers(client: Client, queue: str, agents: Sequence[Served]) -> Finding:
+    from temporalio.service import RPCError
+
+    from perdure.cli.choice import pollers
+
+    here = [one for one in agents if one.task_queue == queue]
+    what = f"workers of {', '.join(one.spec.name for one in here)}"
+    try:
+        seen = await pollers(client, queue)
+    except RPCError as error:
+        return Finding(what, "broken", f"queue {queue} can't be looked at: {error.message}")
+    if seen:
+        last = min(seconds for _, seconds in seen)
+        text = f"{len(seen)} seen on queue {queue} of late, the last {last:.0f} s ago (one just killed is counted too)"
+        return Finding(what, "ok", text)
+    advice = f"Start one with `perdure worker {session.short_path(here[0].file)}`; runs wait until then."
+    state: Literal["note", "broken"] = "broken" if any(one.wanted for one in here) else "note"
+    return Finding(what, state, f"none listens on queue {queue}", advice)
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+async def _model(spec: AgentSpec) -> Finding:
+    what = f"model {spec.model}"
+    try:
+        provider, _, name = spec.model.partition(":")
+        look = _LOOKS.get(provider, _open_only)
+        return Finding(what, *await look(spec, name))
+    except ModelError as error:
+        return Finding(what, "broken", error.message, _advice(error, spec))
+
+
+def _advice(error: ModelError, spec: AgentSpec) -> str:
+    match error.kind:
+        case "authentication":
+            return f"Set {spec.settings.api_key_env} to a valid key where the worker runs."
+        case "connection" | "timeout":
+            return "Start that server, or correct OPENAI_BASE_URL or the agent's base_url."
+        case "quota":
+            return "Top up the account."
+        case "bad_request":
+            return "Correct the model's name or settings in the agent file."
+        case _:
+            return ""
+
+
+State = tuple[Literal["ok", "note", "broken"], str, str]
+
+
+async def _open_only(spec: AgentSpec, name: str) -> State:
+    from perdure.activities.providers import open_model
+
+    await open_model(spec.model, spec.settings).aclose()
+    return "ok", f"{name} can be used", ""
+
+
+async def _openai(spec: AgentSpec, name: str) -> State:
+    """Ask the endpoint for its list of models: costs nothing, and needs the key."""
+    import openai
+
+    from perdure.activities.providers.errors import from_exception
+    from perdure.activities.providers.openai_client import Endpoint
+
+    endpoint = Endpoint(spec.settings)  # says what is wrong with address or key
+    key = os.environ.get(spec.settings.api_key_env, "").strip()
+    base = spec.settings.base_url or os.environ.get("OPENAI_BASE_URL") or None
+    client = openai.AsyncOpenAI(base_url=base, api_key=key or "none", max_retries=0, timeout=PATIENCE)
+    try:
+        listed = {model.id async for model in client.models.list()}
+    except openai.NotFoundError:
+        return "note", f"{endpoint.address} answers, but lists no models; {name} may be there", ""
+    except Exception as error:
+        raise from_exception(error, address=endpoint.address, key=key) from None
+    finally:
+        await client.close()
+    if name in listed or not listed:
+        return "ok", f"{endpoint.address} answers, and takes the key" if key else f"{endpoint.address} answers", ""
+    few = ", ".join(sorted(listed)[:10])
+    return (
+        "note",
+        f"{endpoint.address} answers, but does not list {name}",
+        f"It lists {few}{'…' if len(listed) > 10 else ''}.",
+    )  # noqa: PLR2004
+
+
+_LOOKS: dict[str, Callable[[AgentSpec, str], Awaitable[State]]] = {"openai": _openai, "openai-responses": _openai}

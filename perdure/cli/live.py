@@ -1,0 +1,281 @@
+"""Following a run: lines as things happen, on a terminal with a line below them that says what is going on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from perdure import events as ev
+from perdure.cli import prompt, session, standing, story
+from perdure.cli.output import as_json, one_line, paint, safe, say, span
+from perdure.errors import ConnectionFailed
+from perdure.messages import RunResult, Usage
+from perdure.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from perdure.client import Client, RunHandle
+
+PICKED_UP = 2.5
+"""Seconds after which a run that no worker has taken is spoken of."""
+REFRESH, LOOK = 0.1, 2.0
+"""Seconds between two pictures, and between two looks at what is being retried."""
+
+
+class Board:
+    """What goes on in a run just now, folded from its events."""
+
+    def __init__(self) -> None:
+        self.begun: datetime | None = None
+        self.phase = "starting"
+        self.phase_since = datetime.now(UTC)
+        self.tools: dict[str, tuple[str, datetime]] = {}
+        self.open: dict[str, ev.ApprovalRequested | ev.InDoubt] = {}
+        self.usage = Usage()
+        self.trouble: list[str] = []
+        self.picked_up = False
+
+    def take(self, event: ev.Event) -> None:
+        """Take one event."""
+        self.begun = self.begun or event.time
+        match event:
+            case ev.WorkerTookOver():
+                self.picked_up = True
+            case ev.ModelStarted():
+                self._enter("model thinking", event.time)
+            case ev.ModelFinished():
+                self.usage += event.usage
+                self._enter("working", event.time)
+            case ev.ToolStarted():
+                self.tools[event.call] = (event.name, event.time)
+            case ev.ToolFinished():
+                self.tools.pop(event.call, None)
+                self.open.pop(event.call, None)
+            case ev.ApprovalRequested() | ev.InDoubt():
+                self.tools.pop(event.call, None)
+                self.open[event.call] = event
+            case ev.ApprovalDecided() | ev.Settled():
+                self.open.pop(event.call, None)
+            case ev.CancelRequested():
+                self._enter("cancelling", event.time)
+            case _:
+                pass
+
+    def _enter(self, phase: str, time: datetime) -> None:
+        self.phase, self.phase_since, self.trouble = phase, time, []
+
+    def line(self, now: datetime) -> str:
+        """Return the picture: phase or tools with their elapsed time, tokens, elapsed in all."""
+        doing = [f"{name} {span(now - since)}" for name, since in list(self.tools.values())]
+        if self.open:
+            doing.append(f"waiting for {', '.join(f'{event.call} {event.name}' for event in list(self.open.values()))}")
+        activity = ", ".join(doing) or f"{self.phase} {span(now - self.phase_since)}"
+        total = span(now - self.begun) if self.begun else ""
+        return one_line(f"{activity} · {story.tokens(self.usage)} · {total}", 1000)
+
+
+class Screen:
+    """stderr: lines that stay, and on a terminal the board below them."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._live: Live | None = None
+        self.is_terminal = sys.stderr.isatty()
+
+    def show(self) -> None:
+        """Begin to draw the board."""
+        if not self.is_terminal or self._live:
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
+        self._live.start()
+        self.refresh()
+
+    def hide(self) -> None:
+        """Stop drawing it, and leave the terminal as it was."""
+        if self._live:
+            self._live.stop()
+        self._live = None
+
+    def say(self, text: str) -> None:
+        """Print lines that stay."""
+        if self._live:
+            from rich.text import Text
+
+            self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+        else:
+            say(text)
+
+    def refresh(self) -> None:
+        """Draw the board as it is now."""
+        if self._live:
+            from rich.spinner import Spinner
+            from rich.text import Text
+
+            lines = [self._board.line(datetime.now(UTC)), *self._board.trouble]
+            text = Text("\n".join(lines), style="dim", overflow="ellipsis", no_wrap=True)
+            spinner = self._spinner = getattr(self, "_spinner", None) or Spinner("dots")
+            spinner.update(text=text)
+            self._live.update(spinner, refresh=True)
+
+
+class Follower:
+    """Shows a run until it ends, or until it waits for a person.
+
+    Args:
+        no_wait: Stop where it waits for a person.
+        file: What to serve if no worker takes it; None looks it up.
+        ask: Let the person at this terminal answer requests for approval.
+    """
+
+    def __init__(
+        self, client: Client, run_id: str, *, no_wait: bool = False, file: str | None = None, ask: bool = True
+    ) -> None:
+        self._settings: Settings = client.settings
+        self._client = client
+        self._handle: RunHandle = client.handle(run_id)
+        self._no_wait = no_wait
+        self._file = file
+        self._board = Board()
+        self._screen = Screen(self._board)
+        self._ask = ask and not no_wait and self._screen.is_terminal and sys.stdin.isatty()
+        self._asking: asyncio.Task[None] | None = None
+        self._last = ""
+
+    async def follow(self) -> RunResult | None:
+        """Return the result, or None if it waits for a person and `no_wait` was said.
+
+        A server that goes away is waited for: the run is kept there.
+
+        Raises:
+            RunNotFound: If there is no such run.
+        """
+        beside = [asyncio.create_task(work) for work in (self._draw(), self._look(), self._miss_worker())]
+        try:
+            self._screen.show()
+            while True:
+                try:
+                    return await self._until_ended()
+                except ConnectionFailed as error:
+                    await self._reconnect(error)
+        finally:
+            for task in [*beside, *([self._asking] if self._asking else [])]:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+            self._screen.hide()
+
+    async def _until_ended(self) -> RunResult | None:
+        async for event in self._handle.events(self._last):
+            self._last = event.position
+            self._take(event)
+            if self._no_wait and self._board.open and standing.waits(await self._handle.projection()):
+                return None
+        return (await self._handle.projection()).result()
+
+    async def _reconnect(self, error: ConnectionFailed) -> None:
+        self._screen.say(f"{safe(str(error))} The run is kept there; waiting for it to come back.")
+        while True:
+            await asyncio.sleep(1)
+            with contextlib.suppress(ConnectionFailed):
+                self._client = await session.connect(self._settings)
+                self._handle = self._client.handle(self._handle.id)
+                return
+
+    def _take(self, event: ev.Event) -> None:
+        self._board.take(event)
+        if not isinstance(event, ev.ModelStarted):
+            self._screen.say(story.line(event, self._board.begun or event.time, sys.stderr))
+        if isinstance(event, ev.ApprovalRequested | ev.InDoubt):
+            self._show_request(event)
+        if self._asking is None and self._ask and isinstance(event, ev.ApprovalRequested):
+            self._asking = asyncio.create_task(self._answer_requests())
+        self._screen.refresh()
+
+    def _show_request(self, event: ev.ApprovalRequested | ev.InDoubt) -> None:
+        approval = isinstance(event, ev.ApprovalRequested)
+        request = standing.Request(
+            run_id=event.run_id,
+            call=event.call,
+            tool=event.name,
+            wants="approval" if approval else "settlement",
+            arguments=event.arguments if isinstance(event, ev.ApprovalRequested) else {},
+            why="",
+            hash="",
+            key="",
+            since=None,
+        )
+        arguments = as_json(request.arguments, indent=2).splitlines() if approval else []
+        for text in (*arguments, *(paint(command, "cyan", sys.stderr) for command in request.commands)):
+            self._screen.say(story.INDENT + text)
+
+    # -- beside the events ---------------------------------------------------------------------------------
+
+    async def _answer_requests(self) -> None:
+        """Let the person here answer, one request after another, as long as any is open."""
+        await asyncio.sleep(0)  # the events at hand may hold the answer already
+        while waiting := [event for event in self._board.open.values() if isinstance(event, ev.ApprovalRequested)]:
+            event = waiting[0]
+            if not any(one.call == event.call for one in standing.requests(await self._handle.projection())):
+                self._board.open.pop(event.call, None)
+                continue
+            self._screen.hide()
+            if not await self._unless_decided(event, prompt.answer(self._handle, event)):
+                self._ask = False
+                break
+            self._screen.show()
+        self._screen.show()
+        self._asking = None
+
+    async def _unless_decided(self, event: ev.ApprovalRequested, answering: Coroutine[Any, Any, bool]) -> bool:
+        """Return whether to go on asking; stop asking if somebody else has decided meanwhile."""
+        task = asyncio.create_task(answering)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=REFRESH)
+                if not task.done() and self._board.open.get(event.call) is not event:
+                    say("")
+                    return True
+            self._board.open.pop(event.call, None)
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def _draw(self) -> None:
+        while self._screen.is_terminal:
+            await asyncio.sleep(REFRESH)
+            self._screen.refresh()
+
+    async def _look(self) -> None:
+        """Say what is being retried: history does not until it ends."""
+        said: set[tuple[str, str]] = set()
+        while True:
+            await asyncio.sleep(LOOK)
+            with contextlib.suppress(Exception):  # only beside; the events say what is wrong with the server
+                found = await standing.attempts(self._client, self._handle.id)
+                self._board.trouble = [story.attempt_line(one, datetime.now(UTC)) for one in found]
+                for one, text in zip(found, self._board.trouble, strict=True):
+                    if (one.what, one.last_failure) not in said and not self._screen.is_terminal:
+                        self._screen.say(text)
+                    said.add((one.what, one.last_failure))
+
+    async def _miss_worker(self) -> None:
+        """Say so if no worker takes the run."""
+        await asyncio.sleep(PICKED_UP)
+        if self._board.picked_up:
+            return
+        queue, file = None, self._file
+        with contextlib.suppress(Exception):
+            queue, known = await standing.where_served(self._handle, self._client)
+            file = file or known
+        command = f"perdure worker {session.short_path(file) if file else 'FILE'}"
+        if not self._board.picked_up:
+            text = f"No worker has taken the run yet (queue {queue}): start one with `{command}`. The run waits."
+            self._screen.say(paint(safe(text), "yellow", sys.stderr))

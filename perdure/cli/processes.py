@@ -1,0 +1,163 @@
+"""Commands that stay: the embedded engine, and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from perdure.cli import session
+from perdure.cli.output import DONE, INTERRUPTED, AsJSON, emit, paint, safe, say
+from perdure.errors import ConnectionFailed, PerdureError
+
+if TYPE_CHECKING:
+    from perdure.agents import Agent
+    from perdure.client import Client
+    from perdure.engine.connection import Target
+    from perdure.settings import Settings
+
+TaskQueue = Annotated[
+    str | None, typer.Option("--task-queue", help="Serve all of them there. Default: one queue per file.")
+]
+
+
+def dev(
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Agent files to serve as well.")
+    ] = None,
+    ui_port: Annotated[int | None, typer.Option(help="Port of the Web UI. Default: a free one.", max=65535)] = None,
+    as_json: AsJSON = False,
+) -> int:
+    """Run the embedded engine with its Web UI, and a worker for the agent files given, until Ctrl-C.
+
+    Where TEMPORAL_ADDRESS or a Temporal profile names a server, that one is used and none is started.
+    """
+    return session.finish(_dev(files or [], session.settings(), ui_port, as_json))
+
+
+def worker(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="FILE.py, FILE.py:agent or module.")],
+    task_queue: TaskQueue = None,
+    as_json: AsJSON = False,
+) -> int:
+    """Serve the agents of these files until SIGTERM or Ctrl-C; calls under way may finish first."""
+    return session.finish(_worker(files, session.settings(task_queue=task_queue), as_json))
+
+
+async def _dev(files: Sequence[str], settings: Settings, ui_port: int | None, as_json: bool) -> int:
+    from perdure.engine.connection import target
+    from perdure.engine.server import DevServer
+
+    queues = _by_queue(files, settings)
+    async with AsyncExitStack() as stack:
+        lost = None
+        if not target(settings).options.get("target_host"):
+            server = await stack.enter_async_context(await DevServer.start(settings, ui_port=ui_port))
+            lost = asyncio.ensure_future(server.wait())
+            stack.callback(lost.cancel)
+        async with _serving(queues, settings):
+            _tell_engine(target(settings), started=lost is not None, as_json=as_json, queues=queues)
+            return await _until_stopped(lost)
+
+
+async def _worker(files: Sequence[str], settings: Settings, as_json: bool) -> int:
+    queues = _by_queue(files, settings)
+    async with _serving(queues, settings):
+        _tell_served(queues)
+        if as_json:
+            emit({"event": "ready", **_served(queues)})
+        return await _until_stopped(None)
+
+
+def _by_queue(files: Sequence[str], settings: Settings) -> dict[str, list[Agent]]:
+    """Return the agents that the files declare, by the queue on which runs of them wait; each once."""
+    from perdure.loading import load_agents, task_queue
+
+    queues: dict[str, list[Agent]] = {}
+    for file in files:
+        for agent in load_agents(file):
+            served = queues.setdefault(task_queue(agent.source, settings), [])
+            if agent not in served:
+                served.append(agent)
+    return queues
+
+
+@asynccontextmanager
+async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncIterator[Client]:
+    """Serve while the block runs.
+
+    Raises:
+        PerdureError: If a worker can't go on; one sentence.
+    """
+    from perdure.worker import serving
+
+    _log_to_stderr()
+    client = await session.connect(settings)
+    try:
+        async with AsyncExitStack() as stack:
+            for queue, agents in queues.items():
+                await stack.enter_async_context(serving(client.temporal, agents, queue, settings))
+            yield client
+    except PerdureError:
+        raise
+    except Exception as error:
+        reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
+        raise ConnectionFailed(f"The worker can't go on: {type(error).__name__}: {reason}.") from error
+
+
+async def _until_stopped(lost: asyncio.Future[None] | None) -> int:
+    """Wait for SIGINT or SIGTERM, or for the engine's end; a second signal ends the process at once."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        say("Stopping; calls under way may finish. Once more ends at once.")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([stopped, *([lost] if lost else [])], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if lost and lost.done():
+        lost.result()
+    return DONE
+
+
+def _served(queues: dict[str, list[Agent]]) -> dict[str, Any]:
+    return {"queues": list(queues), "agents": [agent.name for agents in queues.values() for agent in agents]}
+
+
+def _tell_served(queues: dict[str, list[Agent]]) -> None:
+    for queue, agents in queues.items():
+        names = ", ".join(agent.name for agent in agents)
+        file = session.short_path(agents[0].source)
+        say(f"{paint('Serving', 'green', sys.stderr)} {safe(names)} of {safe(file)} on queue {safe(queue)}")
+
+
+def _tell_engine(where: Target, *, started: bool, as_json: bool, queues: dict[str, list[Agent]]) -> None:
+    if started:
+        say(f"{paint('Engine', 'green', sys.stderr)} at {where.address}, Web UI at {where.ui_url}")
+    else:
+        say(f"Using the Temporal server at {safe(where.address)} ({where.origin}); no other is started")
+    _tell_served(queues)
+    say("Ctrl-C ends it")
+    if as_json:
+        told = {"address": where.address, "namespace": where.namespace, "ui_url": where.ui_url, "started": started}
+        emit({"event": "ready", **told, **_served(queues)})
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,0 +1,151 @@
+"""What `perdure show` says of a run, for a person and for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+from perdure import events as ev
+from perdure.cli import standing, story
+from perdure.cli.output import moment, one_line, paint, safe, span
+from perdure.messages import AssistantMessage, Content, Message, RunResult, ToolMessage, ToolResult, UserMessage
+from perdure.state import RunState
+
+if TYPE_CHECKING:
+    from perdure.cli.standing import Attempt
+    from perdure.telemetry.projection import Projection
+
+
+def as_data(
+    projection: Projection, attempts: Sequence[Attempt], page: str | None, *, transcript: bool
+) -> dict[str, Any]:
+    """Return all that is known of a run, as data."""
+    state, result = _state(projection), projection.result()
+    results = _results(state.messages)
+    calls = [{**call.model_dump(), "result": results.get(call.position)} for call in result.calls]
+    told = {
+        **result.model_dump(exclude={"calls", "status"}),
+        "status": standing.status(projection),
+        "agent": state.spec.name,
+        "model": state.spec.model,
+        "limits": state.limits,
+        "started_at": projection.started_at,
+        "waiting": list(standing.requests(projection)),
+        "retrying": list(attempts),
+        "calls": calls,
+        "events": projection.events,
+        "workers": projection.workers,
+        "web_ui": page,
+    }
+    return {**told, "messages": state.messages} if transcript else told
+
+
+def as_lines(
+    projection: Projection, attempts: Sequence[Attempt], page: str | None, stream: TextIO, *, transcript: bool
+) -> Iterator[str]:
+    """Yield the lines for a person."""
+    state, result = _state(projection), projection.result()
+    yield from _head(projection, state, result, page, stream)
+    requests = list(standing.requests(projection))
+    if requests:
+        yield from ("", paint("Waits for", "bold", stream))
+        for request in requests:
+            yield from story.request_lines(request, stream)
+    if attempts:
+        yield from ("", paint("Being tried again", "bold", stream))
+        yield from (f"  {story.attempt_line(attempt, datetime.now(UTC))}" for attempt in attempts)
+    yield from ("", paint("Timeline", "bold", stream))
+    begun = projection.started_at or datetime.now(UTC)
+    shown = [event for event in projection.events if not isinstance(event, ev.ModelStarted)]
+    yield from (story.line(event, begun, stream) for event in shown)
+    if result.calls:
+        yield from ("", paint("Calls", "bold", stream))
+        yield from _calls(state, result, stream)
+    if transcript:
+        yield from ("", paint("Transcript", "bold", stream))
+        yield from _transcript(state.messages, stream)
+    if result.text:
+        yield from ("", paint("Answer" if projection.ended else "Last words", "bold", stream), safe(result.text))
+
+
+def _state(projection: Projection) -> RunState:
+    assert projection.state is not None  # noqa: S101 - a history begins with the start
+    return projection.state
+
+
+def _head(
+    projection: Projection, state: RunState, result: RunResult, page: str | None, stream: TextIO
+) -> Iterator[str]:
+    started = projection.started_at or datetime.now(UTC)
+    took = result.duration if projection.ended else datetime.now(UTC) - started
+    failure = f" ({safe(result.failure)})" if result.failure else ""
+    rows = [
+        ("Run", paint(safe(projection.run_id), "bold", stream)),
+        ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
+        ("Task", one_line(_words(_first(state)), 300)),
+        ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
+        ("Reason", one_line(result.reason or "", 1000)),
+        ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),
+        ("Used", f"{result.steps} of {state.limits.steps} steps, {story.tokens(result.usage)}"),
+        ("Web UI", page or ""),
+    ]
+    yield from (f"{name:<9}{text}" for name, text in rows if text)
+
+
+def _first(state: RunState) -> Content:
+    first = state.messages[0] if state.messages else None
+    return first.content if isinstance(first, UserMessage) else ""
+
+
+def _words(content: Content) -> str:
+    if isinstance(content, str):
+        return content
+    return " ".join(part.text if part.kind == "text" else f"[{part.kind}]" for part in content)
+
+
+def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
+    """Return the results of closed turns, by the call's position."""
+    positions: dict[str, str] = {}
+    results: dict[str, ToolResult] = {}
+    step = 0
+    for message in messages:
+        match message:
+            case AssistantMessage():
+                step += 1
+                positions |= {call.id: f"{step}.{index}" for index, call in enumerate(message.calls, 1)}
+            case ToolMessage():
+                results[positions.get(message.result.call_id, message.result.call_id)] = message.result
+            case UserMessage():
+                pass
+    return results
+
+
+def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
+    results = _results(state.messages) | {call.position: call.result for call in state.calls if call.result}
+    for call in result.calls:
+        order = f", executed as no. {call.execution_order}" if call.execution_order else ""
+        yield f"  {call.position:<5} {story.signature(call.name, call.arguments, 500)}"
+        yield f"        {story.status_word(call.status, stream)}{paint(order, 'dim', stream)}"
+        given = results.get(call.position)
+        text = (given.content or given.message or "") if given else call.message or ""
+        if text:
+            yield f"        {one_line(text, 500)}"
+        if given and given.note:
+            yield f"        {one_line(given.note, 500)}"
+
+
+def _transcript(messages: Sequence[Message], stream: TextIO) -> Iterator[str]:
+    for message in messages:
+        match message:
+            case UserMessage():
+                yield f"  {paint(message.source, 'cyan', stream)}  {safe(_words(message.content))}"
+            case AssistantMessage():
+                calls = [story.signature(call.name, call.arguments, 2000) for call in message.calls]
+                yield (
+                    f"  {paint('model', 'green', stream)}  " + "\n         ".join([safe(message.text), *calls]).strip()
+                )
+            case ToolMessage():
+                given = message.result
+                text = safe(given.content or given.message or "")
+                yield f"  {paint('tool', 'yellow', stream)}   {safe(given.name)} {given.status}: {text}"

@@ -1,0 +1,258 @@
+"""Commands about runs: start, list, show, follow, end, go on."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from perdure.cli import session
+from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, data, emit, lay_out, one_line, safe, say
+from perdure.errors import PerdureError
+
+if TYPE_CHECKING:
+    from perdure.client import Client
+    from perdure.messages import RunResult
+    from perdure.settings import Settings
+
+Status = Literal[
+    "running",
+    "waiting_approval",
+    "waiting_input",
+    "waiting_decision",
+    "paused",
+    "completed",
+    "budget_exhausted",
+    "failed",
+    "cancelled",
+]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `perdure ls` shows it.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Print the run's id and leave it alone.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Exit with 3 where the run waits for a person.")]
+
+
+def run(
+    agent: Annotated[
+        str, typer.Argument(metavar="AGENT", help="FILE.py[:name], module:name, or the name of a served one.")
+    ],
+    text: Annotated[str | None, typer.Argument(metavar="[INPUT]", help="What it is to do; `-` reads stdin.")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="The run's id; the same id twice is one run.")] = None,
+    input_file: Annotated[Path | None, typer.Option(help="Read INPUT from this file.")] = None,
+    image: Annotated[list[str] | None, typer.Option(help="An image that goes with it: a file or an address.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Limit of model turns. Default: the agent's.")] = None,
+    task_queue: Annotated[str | None, typer.Option(help="Where its workers listen, if that is not plain.")] = None,
+    detach: Detach = False,
+    no_wait: NoWait = False,
+    as_json: AsJSON = False,
+) -> int:
+    """Start a run and follow it; the answer goes to stdout, everything else to stderr.
+
+    Exit code: 0 completed, 1 ended otherwise, 2 misuse, 3 waits for a person (--no-wait).
+    """
+    from perdure.cli.choice import read_input
+
+    content = read_input(text, input_file, image or [])
+    settings = session.settings(task_queue=task_queue)
+    started, file = session.finish(_start(settings, agent, content, id, steps))
+    if detach:
+        emit({"run_id": started}) if as_json else data(started)
+        return DONE
+    return _follow(settings, started, file=file, no_wait=no_wait, as_json=as_json)
+
+
+def resume(
+    run_id: RunId,
+    add_steps: Annotated[int, typer.Option(min=0, help="Raise the limit of model turns by so many.")] = 0,
+    detach: Detach = False,
+    no_wait: NoWait = False,
+    as_json: AsJSON = False,
+) -> int:
+    """Go on with a run that failed, was cancelled or used up its steps; nothing done is done again."""
+    settings = session.settings()
+    session.finish(_resume(settings, run_id, add_steps))
+    if detach:
+        emit({"run_id": run_id}) if as_json else data(run_id)
+        return DONE
+    return _follow(settings, run_id, no_wait=no_wait, as_json=as_json)
+
+
+def ls(
+    status: Annotated[Status | None, typer.Option(help="Only runs of this status.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    as_json: AsJSON = False,
+) -> None:
+    """List runs, the newest first."""
+    session.finish(_list(status, agent, limit, as_json))
+
+
+def show(
+    run_id: RunId,
+    transcript: Annotated[bool, typer.Option("--transcript", help="The conversation as well.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Show where a run stands, what it waits for, and what happened."""
+    session.finish(_show(run_id, transcript=transcript, as_json=as_json))
+
+
+def watch(
+    run_id: RunId,
+    after: Annotated[str, typer.Option(metavar="POSITION", help="Only events after this one, such as 19.1.")] = "",
+    as_json: AsJSON = False,
+) -> None:
+    """Print a run's events as they happen, up to its end; with --json, one object a line."""
+    session.finish(_watch(run_id, after, as_json))
+
+
+def cancel(
+    run_id: RunId,
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
+    as_json: AsJSON = False,
+) -> None:
+    """Ask a run to end: what is under way is stopped, and what it did is kept."""
+    session.finish(_cancel(run_id, reason))
+    if as_json:
+        emit({"run_id": run_id, "cancel_requested": True})
+    else:
+        say(f"Asked run {safe(run_id)} to end; `perdure show {safe(shlex.quote(run_id))}` shows what became of it.")
+
+
+async def _start(
+    settings: Settings, reference: str, content: Any, id: str | None, steps: int | None
+) -> tuple[str, str]:
+    """Return the run's id, and the file that declares its agent."""
+    from perdure.agents import Agent, Task
+    from perdure.cli.choice import choose
+
+    client = await session.connect(settings)
+    chosen = await choose(reference, client)
+    limits = chosen.agent.limits.model_copy(update={"steps": steps}) if steps else None
+    agent = chosen.agent.spec if isinstance(chosen.agent, Agent) else chosen.agent
+    task = Task(input=content, id=id, limits=limits)
+    handle = await client.start(agent, task, task_queue=chosen.task_queue)
+    return handle.id, chosen.file
+
+
+async def _resume(settings: Settings, run_id: str, add_steps: int) -> None:
+    client = await session.connect(settings)
+    await client.handle(run_id).resume(add_steps=add_steps)
+
+
+def _follow(settings: Settings, run_id: str, *, file: str | None = None, no_wait: bool, as_json: bool) -> int:
+    """Follow a run to its end and print what it gave; Ctrl-C leaves it alone."""
+    quoted = safe(shlex.quote(run_id))
+    say(f"Run {safe(run_id)}{_page(settings, run_id)}")
+    try:
+        return session.finish(_followed(settings, run_id, file, no_wait=no_wait, as_json=as_json))
+    except KeyboardInterrupt:
+        say(f"\nThe run goes on. Watch it with `perdure watch {quoted}`; end it with `perdure cancel {quoted}`.")
+        return INTERRUPTED
+
+
+def _page(settings: Settings, run_id: str) -> str:
+    page = session.web_page(settings, run_id)
+    return f" · {page}" if page else ""
+
+
+async def _followed(settings: Settings, run_id: str, file: str | None, *, no_wait: bool, as_json: bool) -> int:
+    from perdure.cli.live import Follower
+
+    client = await session.connect(settings)
+    result = await Follower(client, run_id, no_wait=no_wait, file=file, ask=not as_json).follow()
+    if result is None:
+        return await _tell_waiting(client, run_id, as_json=as_json)
+    return _tell_result(result, as_json=as_json)
+
+
+async def _tell_waiting(client: Client, run_id: str, *, as_json: bool) -> int:
+    from perdure.cli import standing
+
+    projection = await client.handle(run_id).projection()
+    if as_json:
+        waiting = list(standing.requests(projection))
+        emit({"run_id": run_id, "status": standing.status(projection), "waiting": waiting})
+    return WAITING
+
+
+def _tell_result(result: RunResult, *, as_json: bool) -> int:
+    if as_json:
+        emit(result)
+    elif result.status in ("completed", "budget_exhausted"):
+        data(result.text)
+    if result.reason and not as_json:
+        say(one_line(result.reason, 1000))
+    return DONE if result.status == "completed" else FAILED
+
+
+async def _list(status: Status | None, agent: str | None, limit: int, as_json: bool) -> None:
+    from datetime import UTC, datetime
+
+    from perdure.cli.output import columns, moment, paint, span
+    from perdure.cli.story import status_word
+
+    client = await session.connect()
+    runs = await client.list_runs(status=status, agent=agent, limit=limit)
+    if as_json:
+        emit([{**vars(run)} for run in runs])
+        return
+    if not runs:
+        say("No runs." if not (status or agent) else "No such runs.")
+        return
+    now = datetime.now(UTC)
+    rows = [["RUN", "AGENT", "STATUS", "STARTED", "TOOK"]]
+    for one in runs:
+        took = span((one.closed_at or now) - one.started_at)
+        rows.append([safe(one.id), safe(one.agent), one.status, moment(one.started_at), took])
+    lay_out(columns(rows, {0: lambda cell: paint(cell, "bold"), 2: status_word}))
+
+
+async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
+    from perdure.cli import report, standing
+
+    settings = session.settings()
+    client = await session.connect(settings)
+    projection, attempts = await asyncio.gather(client.handle(run_id).projection(), _attempts(client, run_id))
+    page = session.web_page(settings, run_id)
+    if as_json:
+        emit(report.as_data(projection, attempts, page, transcript=transcript))
+    else:
+        lay_out("\n".join(report.as_lines(projection, attempts, page, sys.stdout, transcript=transcript)))
+    del standing
+
+
+async def _attempts(client: Client, run_id: str) -> list[Any]:
+    from temporalio.service import RPCError
+
+    from perdure.cli import standing
+
+    try:
+        return await standing.attempts(client, run_id)
+    except RPCError:
+        return []  # the projection says what is wrong
+
+
+async def _watch(run_id: str, after: str, as_json: bool) -> None:
+    from perdure.cli import story
+    from perdure.events import position_key
+
+    try:
+        position_key(after)
+    except ValueError as error:
+        raise PerdureError(f"{after!r} is no position; positions look like 19.1.") from error
+    client = await session.connect()
+    begun = None
+    async for event in client.handle(run_id).events(after):
+        begun = begun or event.time
+        if as_json:
+            emit(event)
+        else:
+            lay_out(story.line(event, begun, sys.stdout))
+
+
+async def _cancel(run_id: str, reason: str) -> None:
+    client = await session.connect()
+    await client.handle(run_id).cancel(reason)

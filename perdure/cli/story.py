@@ -1,0 +1,149 @@
+"""How events and requests read: lines for a person. Everything that a model or tool wrote is made harmless here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TextIO, assert_never
+
+from perdure import events as ev
+from perdure.cli.output import as_json, moment, one_line, paint, safe, span
+from perdure.cli.standing import Attempt, Request
+from perdure.messages import JSON, Usage
+
+INDENT = " " * 18
+COLOURS = {
+    "completed": "green",
+    "ok": "green",
+    "running": "blue",
+    "failed": "red",
+    "error": "red",
+    "cancelled": "yellow",
+    "denied": "yellow",
+    "skipped": "yellow",
+    "in_doubt": "red",
+    "budget_exhausted": "yellow",
+    "waiting_approval": "cyan",
+    "waiting_decision": "cyan",
+    "waiting_input": "cyan",
+}
+
+
+def status_word(status: str, stream: TextIO | None = None) -> str:
+    """Return a status, coloured."""
+    return paint(status, COLOURS.get(status, ""), stream)
+
+
+def signature(name: str, arguments: Mapping[str, JSON], limit: int = 160) -> str:
+    """Return a call on one line: `book(flight="MU5101", seats=2)`."""
+    inside = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
+    return one_line(f"{name}({inside})", limit)
+
+
+def tokens(usage: Usage) -> str:
+    """Return token counts for a person: `1,204 tokens in (900 cached), 85 out`."""
+    cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
+    about = "about " if usage.estimated else ""
+    return f"{about}{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"
+
+
+def line(event: ev.Event, begun: datetime, stream: TextIO) -> str:
+    """Return an event as a line (with more below it, indented): when, since `begun`; which step or call; what."""
+    where = getattr(event, "call", "") or (
+        str(event.step) if isinstance(event, ev.ModelStarted | ev.ModelFinished) else ""
+    )
+    when = paint(f"{span(event.time - begun):>10}", "dim", stream)
+    return f"{when}  {where:<5} {what(event, stream)}"
+
+
+def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR0912 - once per member of the union
+    """Return what happened, in words."""
+    match event:
+        case ev.RunStarted():
+            verb = "resumed" if event.resumed else "started"
+            return f"{verb}: agent {safe(event.agent)}, model {safe(event.model)}"
+        case ev.WorkerTookOver():
+            return f"worker {safe(event.worker)} has it"
+        case ev.ModelStarted():
+            return f"model asked{' to answer now' if event.answer_only else ''}"
+        case ev.ModelFinished():
+            return _reply(event, stream)
+        case ev.ModelFailed():
+            return f"{status_word('failed', stream)}: {one_line(event.message, 500)}"
+        case ev.ToolStarted():
+            return f"{signature(event.name, event.arguments)} started"
+        case ev.ToolFinished():
+            return _finished(event, stream)
+        case ev.ApprovalRequested():
+            return f"{paint(safe(event.name), 'bold', stream)} waits for approval: {one_line(event.why)}"
+        case ev.ApprovalReminder():
+            return f"{safe(event.name)} still waits for approval"
+        case ev.ApprovalDecided():
+            return _decided(event, stream)
+        case ev.DecisionRefused():
+            return (
+                f"{safe(event.name)} by {event.via} {paint('did not take', 'yellow', stream)}: {one_line(event.reason)}"
+            )
+        case ev.InDoubt():
+            doubt = paint("in doubt", "red", stream)
+            return f"{safe(event.name)} is {doubt}: {one_line(event.message)} Key {safe(event.key)}"
+        case ev.Probed():
+            return f"{safe(event.name)} looked up: {event.outcome}{_because(event.message)}"
+        case ev.Settled():
+            return f"{safe(event.name)} settled as {event.outcome} by {safe(event.by)}{_because(event.reason)}"
+        case ev.CancelRequested():
+            return f"cancellation asked for{_because(event.reason)}"
+        case ev.RuntimeFault():
+            return f"{paint('fault', 'red', stream)}: {one_line(event.message, 500)}"
+        case ev.RunFinished():
+            return f"{status_word(event.status, stream)}{_because(event.reason or '')}, {tokens(event.usage)}"
+        case _:
+            assert_never(event)
+
+
+def _because(reason: str) -> str:
+    return f": {one_line(reason, 500)}" if reason else ""
+
+
+def _reply(event: ev.ModelFinished, stream: TextIO) -> str:
+    took = f" in {span(event.duration)}" if event.duration else ""
+    tried = f", attempt {event.attempt}" if event.attempt > 1 else ""
+    cut = "" if event.finish in ("stop", "calls") else f", {event.finish}"
+    calls = f", calls {one_line(', '.join(event.calls))}" if event.calls else ""
+    reply = f"model replied{took}{tried}{cut}, {tokens(event.usage)}{calls}"
+    aside = event.calls and event.text.strip()
+    return f"{reply}\n{INDENT}{paint(one_line(event.text, 300), 'dim', stream)}" if aside else reply
+
+
+def _finished(event: ev.ToolFinished, stream: TextIO) -> str:
+    took = f" in {span(event.duration)}" if event.duration else ""
+    tried = f", attempt {event.attempt}" if event.attempt and event.attempt > 1 else ""
+    return f"{safe(event.name)} {status_word(event.status, stream)}{took}{tried}{_because(event.message or '')}"
+
+
+def _decided(event: ev.ApprovalDecided, stream: TextIO) -> str:
+    verb = paint("approved", "green", stream) if event.approve else paint("denied", "yellow", stream)
+    edited = " with other arguments" if event.edited else ""
+    return f"{safe(event.name)} {verb}{edited} by {safe(event.by)} ({event.via}){_because(event.reason)}"
+
+
+def request_lines(request: Request, stream: TextIO, indent: str = "  ") -> list[str]:
+    """Return a request with its arguments, whole, and the commands that answer it."""
+    since = f" since {moment(request.since)}" if request.since else ""
+    head = f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} waits for {request.wants}{since}"
+    mark = f"hash {request.hash}" if request.wants == "approval" else f"key {safe(request.key)}"
+    inner = f"{indent}     "
+    arguments = as_json(request.arguments, indent=2).splitlines()
+    return [
+        f"{head}: {one_line(request.why, 500)}",
+        *(inner + part for part in arguments),
+        f"{inner}{paint(mark, 'dim', stream)}",
+        *(f"{inner}{paint(command, 'cyan', stream)}" for command in request.commands),
+    ]
+
+
+def attempt_line(attempt: Attempt, now: datetime) -> str:
+    """Return what is being tried again: `model call: attempt 7, last failure: Connection refused`."""
+    due = f"; next in {span(attempt.next_at - now)}" if attempt.next_at and attempt.next_at > now else ""
+    return f"{safe(attempt.what)}: attempt {attempt.number}, last failure: {one_line(attempt.last_failure, 300)}{due}"
