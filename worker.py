@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -35,7 +35,7 @@ _THROTTLE = timedelta(milliseconds=500)
 
 
 @asynccontextmanager
-async def serving(client: Client, agents: Sequence[Agent], task_queue: str, settings: Settings) -> AsyncIterator[None]:
+async def serving(client: Client, agents: Sequence[Agent], task_queue: str, settings: Settings) -> AsyncGenerator[None]:
     """Serve `agents` on `task_queue` while the block runs; then let calls finish for `settings.grace`.
 
     Raises:
@@ -45,10 +45,10 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     by_name = _by_name(agents)
     await search_attributes.ensure(client)
     conversations = Conversations(settings.cache_bytes)
-    models = ModelActivities(client, by_name, conversations)
     async with Toolbox(by_name, client, settings.threads) as toolbox:
+        models = ModelActivities(client, by_name, conversations, toolbox.run)
         tools = ToolActivities(by_name, toolbox, conversations, settings.cancel_grace)
-        async with _worker(client, task_queue, models, tools, settings):
+        async with contextlib.aclosing(models), _worker(client, task_queue, models, tools, settings):
             announcing = asyncio.create_task(_announce(client.namespace, by_name, task_queue, settings))
             try:
                 yield
@@ -56,7 +56,6 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
                 announcing.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await announcing
-        await models.aclose()
 
 
 def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:

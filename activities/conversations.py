@@ -22,7 +22,7 @@ Fetch = Callable[[int, int], Coroutine[Any, Any, Page]]
 
 @dataclass
 class _Kept:
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list[Message])
     chain: Chain = field(default_factory=Chain)
     size: int = 0
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from temporalio import activity
 
 
 @asynccontextmanager
-async def heartbeats() -> AsyncIterator[None]:
+async def heartbeats() -> AsyncGenerator[None]:
     """Heartbeat three times per heartbeat timeout while the block runs; without a timeout, do nothing."""
     timeout = activity.info().heartbeat_timeout
     if not timeout:
@@ -25,5 +25,5 @@ async def heartbeats() -> AsyncIterator[None]:
 
 async def _beat(interval: float) -> None:
     while True:
+        await asyncio.sleep(interval)  # first: a quick call then costs the server no request but its result
         activity.heartbeat()
-        await asyncio.sleep(interval)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import json
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from perdure.agents import Agent
 from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json
@@ -16,6 +16,9 @@ from perdure.results import clean
 from perdure.state import Judgement, ModelTurn
 
 _PREDICATE_SECONDS = 5.0
+
+Run = Callable[[Callable[..., Any], dict[str, JSON], float], Awaitable[Any]]
+"""Runs application code where tools run, with keywords, for so many seconds: `Toolbox.run`."""
 
 
 @lru_cache(maxsize=512)
@@ -30,7 +33,9 @@ def validate(arguments: JSON, tool: ToolSpec) -> Problem | None:
     if not isinstance(arguments, dict):
         text = f"The arguments of {tool.name} have to be a JSON object, not {type(arguments).__name__}."
         return Problem(error_type="invalid_arguments", message=text)
-    errors = sorted(_validator(canonical_json(tool.parameters)).iter_errors(arguments), key=lambda error: error.json_path)
+    errors = sorted(
+        _validator(canonical_json(tool.parameters)).iter_errors(arguments), key=lambda error: error.json_path
+    )
     if not errors:
         return None
     said = "; ".join(f"{error.json_path.removeprefix('$.')}: {_brief(error.message)}" for error in errors[:5])
@@ -47,9 +52,9 @@ def _brief(text: str) -> str:
     return clean(text if len(text) <= 300 else f"{text[:300]}…")  # noqa: PLR2004
 
 
-async def judge_reply(reply: ModelReply, spec: AgentSpec, agent: Agent | None) -> ModelTurn:
+async def judge_reply(reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run) -> ModelTurn:
     """Return `reply` as it enters the run: every call parsed, validated and judged for approval."""
-    calls = [await _judge_call(raw, reply, spec, agent) for raw in reply.calls]
+    calls = [await _judge_call(raw, reply, spec, agent, run) for raw in reply.calls]
     message = AssistantMessage(
         role="assistant",
         text=clean(reply.text),
@@ -60,7 +65,9 @@ async def judge_reply(reply: ModelReply, spec: AgentSpec, agent: Agent | None) -
     return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=reply.model)
 
 
-async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None) -> ToolCall:
+async def _judge_call(
+    raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run
+) -> ToolCall:
     name = clean(raw.name)[:200]
     if reply.finish in ("length", "filtered"):
         text = "The reply that asked for this call was cut off."
@@ -73,11 +80,13 @@ async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: A
     except (ValueError, RecursionError) as error:
         text = f"The arguments of {name} are not valid JSON: {_brief(str(error))}."
         suggestion = "Call it again with a complete JSON object."
-        return ToolCall(id=raw.id, name=name, problem=Problem(error_type="invalid_json", message=text, suggestion=suggestion))
+        return ToolCall(
+            id=raw.id, name=name, problem=Problem(error_type="invalid_json", message=text, suggestion=suggestion)
+        )
     if problem := validate(arguments, tool):
-        kept = arguments if isinstance(arguments, dict) else {}
+        kept = cast("dict[str, JSON]", arguments) if isinstance(arguments, dict) else {}
         return ToolCall(id=raw.id, name=name, arguments=kept, problem=problem)
-    return ToolCall(id=raw.id, name=name, arguments=arguments, ask=await must_ask(arguments, tool, spec, agent))
+    return ToolCall(id=raw.id, name=name, arguments=arguments, ask=await must_ask(arguments, tool, spec, agent, run))
 
 
 def _no_constant(name: str) -> None:
@@ -92,7 +101,9 @@ def _unknown(name: str, spec: AgentSpec) -> Problem:
     return Problem(error_type="unknown_tool", message=f"There is no tool {name!r}.", suggestion=f"{listed}{hint}")
 
 
-async def must_ask(arguments: dict[str, JSON], tool: ToolSpec, spec: AgentSpec, agent: Agent | None) -> str | None:
+async def must_ask(
+    arguments: dict[str, JSON], tool: ToolSpec, spec: AgentSpec, agent: Agent | None, run: Run
+) -> str | None:
     """Return why a person has to approve the call, or None. A predicate that can't decide asks."""
     policy = spec.approval_policy(tool)
     if policy == "never":
@@ -100,27 +111,23 @@ async def must_ask(arguments: dict[str, JSON], tool: ToolSpec, spec: AgentSpec, 
     if policy == "always":
         return f"{tool.name} needs approval."
     name = policy.removeprefix("predicate:")
-    live = agent.tool(name) if agent else None
-    if live is None or live.ask is None:
+    ask = agent.predicate(name, tool.name) if agent else None
+    if ask is None:
         return f"The approval predicate {name!r} is not there any more, so a person is asked."
     try:
-        wanted = await asyncio.wait_for(_decide(live.ask, arguments), _PREDICATE_SECONDS)
+        wanted = await run(ask, arguments, _PREDICATE_SECONDS)
     except Exception as error:  # noqa: BLE001 - a defect in it must not let the call through
         return f"The approval predicate {name!r} failed ({type(error).__name__}), so a person is asked."
     return f"{tool.name} needs approval for these arguments." if wanted else None
 
 
-async def _decide(ask: Any, arguments: dict[str, JSON]) -> bool:
-    if asyncio.iscoroutinefunction(ask):
-        return bool(await ask(**arguments))
-    return bool(await asyncio.to_thread(ask, **arguments))
-
-
-async def judge_edit(arguments: dict[str, JSON], name: str, spec: AgentSpec, agent: Agent | None) -> Judgement:
+async def judge_edit(
+    arguments: dict[str, JSON], name: str, spec: AgentSpec, agent: Agent | None, run: Run
+) -> Judgement:
     """Return whether edited arguments may be executed. The person who edited them has approved them thereby."""
     tool = spec.tool(name)
     if tool is None:
         return Judgement(problem=_unknown(name, spec))
     if problem := validate(arguments, tool):
         return Judgement(problem=problem)
-    return Judgement(ask=await must_ask(arguments, tool, spec, agent))
+    return Judgement(ask=await must_ask(arguments, tool, spec, agent, run))

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 
 from perdure.activities.conversations import Conversations, Fetch
 from perdure.activities.heartbeats import heartbeats
-from perdure.activities.judging import judge_edit, judge_reply
+from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.activities.providers import open_model
 from perdure.agents import Agent
 from perdure.errors import ModelError
@@ -38,12 +38,16 @@ class ModelActivities:
         client: To ask a workflow for messages that are not in memory.
         agents: The agents served, by name.
         conversations: What is in memory.
+        run: Runs approval predicates.
     """
 
-    def __init__(self, client: Client, agents: Mapping[str, Agent], conversations: Conversations) -> None:
+    def __init__(
+        self, client: Client, agents: Mapping[str, Agent], conversations: Conversations, run: Run
+    ) -> None:
         self._client = client
         self._agents = agents
         self._conversations = conversations
+        self._run = run
         self._models: dict[str, Model] = {}
 
     @activity.defn(name=MODEL)
@@ -54,28 +58,33 @@ class ModelActivities:
             ApplicationError: Of the `ModelError`'s kind; retried by the engine only where that may help.
         """
         async with heartbeats():
-            agent, fetch = self._agents.get(request.agent), self._fetch()
             try:
-                spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
-                asked = ModelRequest(
-                    instructions=spec.instructions,
-                    messages=await self._conversations.messages(activity.info().workflow_id, request, fetch),
-                    tools=spec.tools,
-                    settings=spec.settings,
-                    answer_only=request.answer_only,
-                    first=request.step == 1,
-                )
-                turn = await judge_reply(await self._generate(spec, asked), spec, agent)
-            except ModelError as error:
-                raise _failure(error, spec.settings.attempts) from error
-            except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
-                raise  # the engine is away for a moment: as often as it takes
+                turn = await self._turn(request)
+            except (ApplicationError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
+                raise  # judged already, or the engine is away for a moment: as often as it takes
             except Exception as error:
                 raise _defect(error) from error
             if len(turn.model_dump_json()) > _LARGEST_REPLY:
                 turn = ModelTurn(message=AssistantMessage(role="assistant"), finish="length", usage=turn.usage)
             self._conversations.remember(turn.message)
             return turn
+
+    async def _turn(self, request: ModelInput) -> ModelTurn:
+        agent, fetch = self._agents.get(request.agent), self._fetch()
+        spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
+        asked = ModelRequest(
+            instructions=spec.instructions,
+            messages=await self._conversations.messages(activity.info().workflow_id or "", request, fetch),
+            tools=spec.tools,
+            settings=spec.settings,
+            answer_only=request.answer_only,
+            first=request.step == 1,
+        )
+        try:
+            reply = await self._generate(spec, asked)
+        except ModelError as error:
+            raise _failure(error, spec.settings.attempts) from error
+        return await judge_reply(reply, spec, agent, self._run)
 
     async def _generate(self, spec: AgentSpec, asked: ModelRequest) -> ModelReply:
         key = f"{spec.model} {spec.settings.model_dump_json()}"
@@ -104,7 +113,8 @@ class ModelActivities:
     async def judge(self, request: JudgeInput) -> Judgement:
         """Return whether edited arguments may be executed."""
         async with heartbeats():
-            return await judge_edit(request.arguments, request.tool, request.spec, self._agents.get(request.agent))
+            agent = self._agents.get(request.agent)
+            return await judge_edit(request.arguments, request.tool, request.spec, agent, self._run)
 
     async def aclose(self) -> None:
         """Release the models' connections."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from temporalio.client import Client
 
@@ -52,7 +53,7 @@ class Toolbox:
         self._runs: dict[str, _RunResources] = {}
         self._watchers: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Toolbox:
+    async def __aenter__(self) -> Self:
         """Start the loop and enter the lifespan functions.
 
         Raises:
@@ -93,6 +94,27 @@ class Toolbox:
 
         self._loop.call_soon_threadsafe(lambda: tasks.append(self._loop.create_task(carry())))
         return Job(future, lambda: self._quietly(lambda: tasks[0].cancel()))
+
+    async def run(self, function: Callable[..., Any], keywords: Mapping[str, Any], seconds: float) -> Any:
+        """Run a small piece of application code, async or sync, where tools run.
+
+        Raises:
+            TimeoutError: If it takes longer; it is left behind then.
+        """
+        job: Job[Any]
+        if inspect.iscoroutinefunction(function):
+            job = self.job(_outcome(function(**keywords)))
+        else:
+            job = self.threads.job(lambda: _sync_outcome(function, keywords))
+        waiting = asyncio.wrap_future(job.future)
+        await asyncio.wait({waiting}, timeout=seconds)
+        if not waiting.done():
+            job.give_up()
+            raise TimeoutError(f"not within {seconds:g} s")
+        value, error = waiting.result()
+        if error is not None:
+            raise error
+        return value
 
     def _quietly(self, act: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the worker is gone
@@ -141,6 +163,20 @@ class Toolbox:
         resources = self._runs.pop(run_id, None)
         if resources:
             await asyncio.wrap_future(self.submit(resources.aclose()))
+
+
+async def _outcome(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return await work, None
+    except BaseException as error:  # noqa: BLE001 - application code may raise anything
+        return None, error
+
+
+def _sync_outcome(function: Callable[..., T], keywords: Mapping[str, Any]) -> tuple[T | None, BaseException | None]:
+    try:
+        return function(**keywords), None
+    except BaseException as error:  # noqa: BLE001 - application code may raise anything
+        return None, error
 
 
 class _RunResources:

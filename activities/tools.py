@@ -96,8 +96,8 @@ class ToolActivities:
         match ended:
             case Returned(report):
                 return report
-            case Raised(error):
-                return ProbeReport(outcome="unknown", asked_at=asked_at, message=_words(error))
+            case Raised(raised):
+                return ProbeReport(outcome="unknown", asked_at=asked_at, message=_words(raised))
             case _:
                 return ProbeReport(outcome="unknown", asked_at=asked_at, message="The probe did not end in time.")
 
@@ -172,13 +172,18 @@ def report_of(
         case Overdue(abandoned):
             text = f"It did not end within {call.timeout.total_seconds():g} s."
             return _unknown(call, name, text, "timeout", deadline, abandoned=abandoned)
-        case Stopped(shutdown, abandoned):
-            if not shutdown and call.effect == "read":
-                return _result(call, name, "cancelled", "The run was cancelled before it ended.")
-            why = "The worker was stopped" if shutdown else "The run was cancelled"
-            return _unknown(call, name, f"{why} while it was under way.", "stopped", deadline, abandoned=abandoned)
+        case Stopped():
+            return _stopped(ended, call, name, deadline)
         case _:
             assert_never(ended)
+
+
+def _stopped(ended: Stopped, call: ToolInput, name: str, deadline: datetime) -> ToolReport:
+    if not ended.shutdown and call.effect == "read":
+        return _result(call, name, "cancelled", "The run was cancelled before it ended.")
+    why = "The worker was stopped" if ended.shutdown else "The run was cancelled"
+    text = f"{why} while it was under way."
+    return _unknown(call, name, text, "stopped", deadline, abandoned=ended.abandoned)
 
 
 def _tried_before(call: ToolInput) -> bool:

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from perdure.errors import AgentError
-from perdure.messages import Content, Data, content_hash
+from perdure.messages import JSON, Content, Data, content_hash
 from perdure.policies import AgentSpec, Approval, Limits, ModelSettings
 from perdure.tools import Tool
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+AskAbout = Callable[[str, dict[str, JSON]], bool | Awaitable[bool]]
+"""An agent's approval predicate: called with a tool's name and the arguments; True asks a person."""
 
 
 def _defining_file() -> str:
     """Return the file that makes the agent: the nearest caller outside this module."""
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename in (__file__, "<string>"):
+    frame = inspect.currentframe()
+    while frame and frame.f_back and frame.f_code.co_filename in (__file__, "<string>"):
         frame = frame.f_back
-    return str(Path(frame.f_code.co_filename).resolve()) if Path(frame.f_code.co_filename).is_file() else str(Path.cwd())
+    file = Path(frame.f_code.co_filename if frame else "")
+    return str(file.resolve()) if file.is_file() else str(Path.cwd())
+
+
+ANY_TOOL = "*"
+"""Name of the predicate that is the agent's own."""
+
+
+def _with_keywords(ask: AskAbout, tool: str) -> Callable[..., bool | Awaitable[bool]]:
+    if inspect.iscoroutinefunction(ask):
+
+        async def asks(**arguments: JSON) -> bool:
+            return bool(await ask(tool, arguments))
+
+        return asks
+    return lambda **arguments: ask(tool, arguments)
 
 
 @dataclass(frozen=True)
@@ -36,7 +55,8 @@ class Agent:
         tools: Made by `@tool`, `Tool.from_schema` or `Tool.remote`; their names differ.
         settings: Temperature and so on.
         limits: Steps and calls of a run.
-        approval: Who has to be asked before which tool; `"always"` is short for `Approval(default="always")`.
+        approval: Who has to be asked before which tool; `"always"` is short for `Approval(default="always")`, and a
+            function of a tool's name and its arguments decides about every tool that says nothing itself.
         lifespan: An async context manager function. Entered once per worker, before its first call; what it
             yields is `ctx.shared`; left when the worker stops.
 
@@ -50,7 +70,7 @@ class Agent:
     tools: Sequence[Tool] = ()
     settings: ModelSettings = field(default_factory=ModelSettings)
     limits: Limits = field(default_factory=Limits)
-    approval: Approval | Literal["never", "always"] = field(default_factory=Approval)
+    approval: Approval | AskAbout | Literal["never", "always"] = field(default_factory=Approval)
     lifespan: Lifespan | None = None
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
@@ -60,10 +80,12 @@ class Agent:
             raise AgentError(f"An agent's name is made of letters, digits, '-' and '_'; {self.name!r} is not.")
         provider, _, rest = self.model.partition(":")
         if not provider or not rest:
-            raise AgentError(f"Agent {self.name!r}: model {self.model!r} has to be PROVIDER:NAME, such as openai:gpt-5.")
+            raise AgentError(
+                f"Agent {self.name!r}: model {self.model!r} has to be PROVIDER:NAME, such as openai:gpt-5."
+            )
         seen: set[str] = set()
         for tool in self.tools:
-            if not isinstance(tool, Tool):
+            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget @tool
                 raise AgentError(f"Agent {self.name!r}: {tool!r} is not a tool; decorate the function with @tool.")
             if tool.name in seen:
                 raise AgentError(f"Agent {self.name!r} has two tools named {tool.name!r}; rename one with name=.")
@@ -75,7 +97,19 @@ class Agent:
     @property
     def rules(self) -> Approval:
         """The approval rules in full."""
-        return Approval(default=self.approval) if isinstance(self.approval, str) else self.approval
+        if isinstance(self.approval, Approval):
+            return self.approval
+        return Approval(default=self.approval if isinstance(self.approval, str) else f"predicate:{ANY_TOOL}")
+
+    def predicate(self, name: str, tool: str) -> Callable[..., bool | Awaitable[bool]] | None:
+        """Return the approval predicate `name` for a call of `tool`, to be called with its arguments as keywords."""
+        if name != ANY_TOOL:
+            owner = self.tool(name)
+            return owner.ask if owner else None
+        if isinstance(self.approval, Approval | str):
+            return None
+        ask = self.approval
+        return _with_keywords(ask, tool)
 
     @property
     def spec(self) -> AgentSpec:
@@ -113,6 +147,4 @@ class Task(Data):
     input: Content
     id: str | None = None
     limits: Limits | None = None
-    labels: dict[str, str] = {}
-
-
+    labels: dict[str, str] = Field(default_factory=dict)

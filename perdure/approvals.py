@@ -33,7 +33,9 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
         reason = "already_decided" if decided else "not_waiting"
         return Receipt(accepted=False, call=call.position, reason=reason, message=text)
     if wanted.hash is not None and wanted.hash != call.hash:
-        text = f"Call {call.position} has other arguments (hash {call.hash}) than those that were shown ({wanted.hash})."
+        text = (
+            f"Call {call.position} has other arguments (hash {call.hash}) than those that were shown ({wanted.hash})."
+        )
         return Receipt(accepted=False, call=call.position, reason="stale_hash", message=text)
     return Receipt(accepted=True, call=call.position)
 
@@ -114,7 +116,11 @@ def apply_settlement(state: RunState, settlement: Settlement) -> None:
             close(state, call, _settled_done(call, settlement))
         case "not-done":
             result = not_done(call)
-            close(state, call, result.model_copy(update={"note": f"Settled by {settlement.by}. {settlement.reason}".strip()}))
+            close(
+                state,
+                call,
+                result.model_copy(update={"note": f"Settled by {settlement.by}. {settlement.reason}".strip()}),
+            )
         case "retry":
             call.status, call.doubt, call.again = CallStatus.READY, None, True
 
@@ -174,12 +180,16 @@ def read_signal(name: str, arguments: list[bytes]) -> Decision | Settlement | st
     try:
         value: Any = json.loads(arguments[0]) if arguments and arguments[0] else {}
     except ValueError:
-        return f"Signal {name!r} takes JSON, such as {{\"call\": \"2.1\"}}; this is not JSON."
+        return f'Signal {name!r} takes JSON, such as {{"call": "2.1"}}; this is not JSON.'
     value = {"call": value} if isinstance(value, str) else {} if value is None else value
     if not isinstance(value, dict):
-        return f"Signal {name!r} takes a JSON object such as {{\"call\": \"2.1\"}}, not {type(value).__name__}."
+        return f'Signal {name!r} takes a JSON object such as {{"call": "2.1"}}, not {type(value).__name__}.'
     kind = Settlement if name == "settle" else Decision
-    known = {"call": "", **({"approve": name == "approve"} if name != "decide" else {})} if kind is Decision else {"call": ""}
+    known = (
+        {"call": "", **({"approve": name == "approve"} if name != "decide" else {})}
+        if kind is Decision
+        else {"call": ""}
+    )
     if kind is Decision and name != "decide" and value.get("approve", name == "approve") != (name == "approve"):
         return f"Signal {name!r} says {value['approve']!r} for approve, which contradicts its name."
     strangers = set(value) - set(kind.model_fields)

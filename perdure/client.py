@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from temporalio.client import (
     Client as TemporalClient,
+)
+from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import SearchAttributePair, TypedSearchAttributes, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -27,7 +34,7 @@ from perdure.engine import search_attributes
 from perdure.engine.connection import connect, target
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
 from perdure.loading import task_queue as queue_of
-from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement
+from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement, content_hash
 from perdure.policies import AgentSpec
 from perdure.settings import Settings
 from perdure.state import RunState, carried_on
@@ -94,8 +101,7 @@ class Client:
                 raise PerdureError("To start a run from a spec, say on which task queue its workers listen.")
             task_queue = queue_of(agent.source, self.settings)
         request = RunRequest(
-            spec=spec, input=task.input, limits=task.limits, heartbeat=self.settings.heartbeat_timeout
-        )
+            spec=spec, spec_hash=content_hash(spec), input=task.input, limits=task.limits, heartbeat=self.settings.heartbeat_timeout)
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
         with contextlib.suppress(WorkflowAlreadyStartedError):
             await self._start(run_id, request, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE, task.labels)
@@ -112,7 +118,9 @@ class Client:
         name = request.spec.name
         size = len(request.model_dump_json())
         if size > _LARGEST_INPUT:
-            raise PerdureError(f"The task and its agent are {size:,} bytes together; at most {_LARGEST_INPUT:,} can be kept.")
+            raise PerdureError(
+                f"The task and its agent are {size:,} bytes together; at most {_LARGEST_INPUT:,} can be kept."
+            )
         try:
             await self.temporal.start_workflow(
                 WORKFLOW,
@@ -135,7 +143,9 @@ class Client:
         """Return the handle of a run, whether it exists or not."""
         return RunHandle(self, run_id)
 
-    async def list_runs(self, *, status: str | None = None, agent: str | None = None, limit: int = 100) -> list[RunInfo]:
+    async def list_runs(
+        self, *, status: str | None = None, agent: str | None = None, limit: int = 100
+    ) -> list[RunInfo]:
         """Return runs, newest first; `status` and `agent` keep only those."""
         query = [f"WorkflowType = '{WORKFLOW}'"]
         if agent:
@@ -360,8 +370,10 @@ class RunHandle:
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
         carried = carried_on(state, add_steps=add_steps)
         if carried.steps >= carried.limits.steps:
-            raise PerdureError(f"Run {self.id} has used its {state.limits.steps} steps; resume it with more (add_steps).")
-        request = RunRequest(spec=state.spec, heartbeat=self._client.settings.heartbeat_timeout, carried=carried)
+            raise PerdureError(
+                f"Run {self.id} has used its {state.limits.steps} steps; resume it with more (add_steps)."
+            )
+        request = RunRequest(spec=state.spec, spec_hash=content_hash(state.spec), heartbeat=self._client.settings.heartbeat_timeout, carried=carried)
         memo = await described.memo()
         await self._client._start(  # noqa: SLF001 - same module
             self.id, request, described.task_queue, WorkflowIDReusePolicy.ALLOW_DUPLICATE, memo.get("labels") or {}
@@ -424,5 +436,3 @@ async def run(
         await stack.enter_async_context(serving(client.temporal, [agent], queue, settings))
         handle = await client.start(agent, task, id=id, task_queue=queue)
         return await handle.result()
-
-

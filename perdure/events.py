@@ -58,7 +58,7 @@ class ModelFinished(EventBase):
     type: Literal["model_finished"]
     model: str
     text: str = ""
-    calls: list[str] = []
+    calls: list[str] = Field(default_factory=list)
     finish: str = "stop"
     usage: Usage = Usage()
     attempt: int = 1
@@ -80,7 +80,7 @@ class ToolStarted(EventBase):
     call: str
     name: str
     effect: str
-    arguments: dict[str, JSON] = {}
+    arguments: dict[str, JSON] = Field(default_factory=dict)
 
 
 class ToolFinished(EventBase):
@@ -101,7 +101,7 @@ class ApprovalRequested(EventBase):
     type: Literal["approval_requested"]
     call: str
     name: str
-    arguments: dict[str, JSON] = {}
+    arguments: dict[str, JSON] = Field(default_factory=dict)
     hash: str
     why: str
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutError, TimeoutType
+from temporalio import exceptions
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 
 from perdure import state as states
 from perdure.policies import ToolSpec
@@ -16,7 +17,7 @@ _KNOWN = {"NotFoundError", "ToolError"}
 def explain(error: BaseException) -> str:
     """Return one sentence about `error`, the failure of an activity."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
-    if isinstance(cause, TimeoutError):
+    if isinstance(cause, exceptions.TimeoutError):
         if cause.type == TimeoutType.HEARTBEAT:
             return "The worker that executed it was lost."
         return "It did not end in time."
@@ -32,7 +33,9 @@ def error_type(error: BaseException) -> str:
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
     if isinstance(cause, ApplicationError):
         return cause.type or "error"
-    return {TimeoutError: "timeout", CancelledError: "cancelled"}.get(type(cause), "error")
+    if isinstance(cause, exceptions.TimeoutError):
+        return "timeout"
+    return "cancelled" if isinstance(cause, CancelledError) else "error"
 
 
 def fold_failure(

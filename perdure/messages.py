@@ -158,8 +158,8 @@ class AssistantMessage(Data):
 
     role: Literal["assistant"]
     text: str = ""
-    calls: list[ToolCall] = Field(default_factory=list)
-    reasoning: list[dict[str, JSON]] = Field(default_factory=list)
+    calls: list[ToolCall] = Field(default_factory=list[ToolCall])
+    reasoning: list[dict[str, JSON]] = Field(default_factory=list[dict[str, JSON]])
     provider: str = ""
 
 
@@ -237,7 +237,7 @@ class RunResult(Data):
     run_id: str
     status: RunStatus
     text: str = ""
-    calls: list[CallRecord] = Field(default_factory=list)
+    calls: list[CallRecord] = Field(default_factory=list[CallRecord])
     usage: Usage = Usage()
     steps: int = 0
     duration: timedelta = timedelta()

@@ -139,7 +139,7 @@ class AgentSpec(Data):
     model: str
     settings: ModelSettings = ModelSettings()
     instructions: str = ""
-    tools: list[ToolSpec] = Field(default_factory=list)
+    tools: list[ToolSpec] = Field(default_factory=list[ToolSpec])
     limits: Limits = Limits()
     approval: Approval = Approval()
 

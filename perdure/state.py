@@ -159,9 +159,9 @@ class RunState(BaseModel):
     spec: AgentSpec
     limits: Limits
     execution: str = ""
-    messages: list[Message] = Field(default_factory=list)
-    calls: list[CallState] = Field(default_factory=list)
-    records: list[CallRecord] = Field(default_factory=list)
+    messages: list[Message] = Field(default_factory=list[Message])
+    calls: list[CallState] = Field(default_factory=list[CallState])
+    records: list[CallRecord] = Field(default_factory=list[CallRecord])
     text: str = ""
     steps: int = 0
     started: int = 0
@@ -390,9 +390,12 @@ def fold_report(state: RunState, call: CallState, report: ToolReport) -> None:
     doubt(state, call, Doubt(message=result.message or "Its outcome is not known.", believed_from=believed))
 
 
+_LONGEST_NOTE = 2_000
+
+
 def _short(arguments: dict[str, JSON]) -> str:
     text = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
-    return text if len(text) <= 2_000 else f"{text[:2_000]}…"
+    return text if len(text) <= _LONGEST_NOTE else f"{text[:_LONGEST_NOTE]}…"
 
 
 def lost(state: RunState, call: CallState, message: str, now: datetime, timeout: timedelta) -> None:

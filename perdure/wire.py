@@ -25,11 +25,13 @@ class RunRequest(Data):
 
     Attributes:
         spec: The rules that the run keeps, whatever is deployed later.
+        spec_hash: Its content hash.
         heartbeat: A worker silent for so long is taken for lost.
         carried: For a resumed run: where the closed one stopped; `input` is not used then.
     """
 
     spec: AgentSpec
+    spec_hash: str = ""
     input: Content = ""
     limits: Limits | None = None
     heartbeat: timedelta = timedelta(seconds=5)
@@ -99,7 +101,7 @@ class ProbeInput(Data):
 
 
 class JudgeInput(Data):
-    """Edited arguments of one call, to be validated and judged again. `spec` is the tool's own, as data."""
+    """Edited arguments of one call, to be validated and judged again. `spec` has that tool alone."""
 
     agent: str
     spec: AgentSpec

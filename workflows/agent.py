@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from perdure import approvals, state as states
+from perdure import approvals
+from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import error_type, explain, fold_failure
 from perdure.messages import Decision, OpenStatus, Receipt, RunResult, Settlement, content_hash
@@ -20,7 +21,19 @@ from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
 from perdure.steps import CallModel, CallTools, Finish, Probe, Step, Wait, next_step
 from perdure.transcripts import Chain
-from perdure.wire import DECIDE, SETTLE, STATE, TRANSCRIPT, WORKFLOW, JudgeInput, ModelInput, Page, RunRequest, edit_id, opening_state
+from perdure.wire import (
+    DECIDE,
+    SETTLE,
+    STATE,
+    TRANSCRIPT,
+    WORKFLOW,
+    JudgeInput,
+    ModelInput,
+    Page,
+    RunRequest,
+    edit_id,
+    opening_state,
+)
 from perdure.workflows import calls
 
 
@@ -35,12 +48,13 @@ class AgentWorkflow:
         self.state = opening_state(request, info.workflow_id, info.run_id)
         self.phase = Phase.INITIALIZING
         self._agent = request.spec.name
-        self._spec_hash = content_hash(self.state.spec)
+        self._spec_hash = request.spec_hash or content_hash(self.state.spec)
         self._chain = Chain()
         self._sent = 0
         self._shown: OpenStatus = "running"
         self._changes = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._defect: Exception | None = None
 
     @workflow.run
     async def run(self, request: RunRequest) -> RunResult:  # noqa: ARG002 - __init__ took it
@@ -61,6 +75,8 @@ class AgentWorkflow:
         while True:
             if workflow.cancellation_reason() is not None:
                 raise asyncio.CancelledError
+            if self._defect:
+                raise self._defect
             step = next_step(self.state)
             self._show(step)
             match step:
@@ -138,7 +154,7 @@ class AgentWorkflow:
     async def _wait(self) -> None:
         seen = self._changes
         alarm = approvals.next_alarm(self.state, workflow.now())
-        timeout = alarm - workflow.now() if alarm else None
+        timeout = max(alarm - workflow.now(), timedelta()) if alarm else None
         try:
             await workflow.wait_condition(
                 lambda: self._changes != seen, timeout=timeout, timeout_summary=approvals.ALARM_SUMMARY
@@ -153,14 +169,13 @@ class AgentWorkflow:
         task.add_done_callback(self._tasks.discard)
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run one call's work; a defect in it ends the run by name instead of wedging it."""
+        """Run one call's work; a defect in it is the loop's to raise, so that it can't wedge the run."""
         try:
             await work
         except asyncio.CancelledError:
             pass
         except Exception as error:
-            workflow.logger.exception("a call failed by a defect of the runtime")
-            states.fail(self.state, "internal_error", f"{type(error).__name__}: {error}")
+            self._defect = error
         finally:
             self._changes += 1
 
@@ -288,9 +303,9 @@ class AgentWorkflow:
     async def _judge(self, decision: Decision, receipt: Receipt, via: approvals.Via) -> Receipt:
         """Return the receipt of a decision with edited arguments: they may not fit, or it came too late."""
         call = self._call(receipt.call)
-        request = JudgeInput(
-            agent=self._agent, spec=self.state.spec, tool=call.call.name, arguments=decision.arguments or {}
-        )
+        tools = [tool for tool in self.state.spec.tools if tool.name == call.call.name]
+        spec = self.state.spec.model_copy(update={"tools": tools, "instructions": ""})
+        request = JudgeInput(agent=self._agent, spec=spec, tool=call.call.name, arguments=decision.arguments or {})
         try:
             judgement = await calls.judge(request, edit_id(call.position, via), self.request.heartbeat)
         except ActivityError as error:

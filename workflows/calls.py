@@ -39,7 +39,7 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
 async def tool(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta) -> ToolReport:
     """Execute one call, where its tool lives: in this worker, on the queue, or with somebody else."""
     if spec.remote:
-        return await _remote(call, spec, heartbeat)
+        return await _remote(call, spec)
     request = tool_input(call, spec, agent)
     common: dict[str, Any] = {
         "activity_id": call.position,
@@ -57,8 +57,8 @@ async def tool(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta
     return report
 
 
-async def _remote(call: CallState, spec: ToolSpec, heartbeat: timedelta) -> ToolReport:
-    from perdure.results import report_of_value  # noqa: PLC0415 - pure, but only remote tools need it
+async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
+    from perdure.results import report_of_value
 
     assert spec.remote is not None  # noqa: S101 - the caller looked
     arguments = dict(call.arguments)

@@ -19,7 +19,9 @@ from temporalio.client import WorkflowHandle
 from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
-from perdure import approvals, events as ev, state as states
+from perdure import approvals
+from perdure import events as ev
+from perdure import state as states
 from perdure.failures import error_type, explain, fold_failure
 from perdure.messages import CallRecord, Decision, Receipt, RunResult, RunStatus, Settlement, content_hash
 from perdure.results import report_of_value
@@ -294,9 +296,11 @@ class Projection:
     # -- people --------------------------------------------------------------------------------------------
 
     async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
-        payloads = await self._converter.payload_codec.decode(list(attributes.input.payloads)) if (
-            self._converter.payload_codec
-        ) else attributes.input.payloads
+        payloads = (
+            await self._converter.payload_codec.decode(list(attributes.input.payloads))
+            if (self._converter.payload_codec)
+            else attributes.input.payloads
+        )
         name = attributes.signal_name
         wanted = approvals.read_signal(name, [payload.data for payload in payloads])
         if isinstance(wanted, str):
