@@ -81,10 +81,16 @@ def _unknown(name: str, known: Sequence[str], task_queue: str | None) -> str:
     return f"No worker has announced an agent {name!r}{where}; known are {', '.join(known)}."
 
 
+_FRESH = 70
+"""Seconds: a worker polls again after 60 at the latest."""
+
+
 async def _served_now(entries: list[CatalogueEntry], client: Client) -> list[CatalogueEntry]:
-    """Return the entries whose queue is polled; all of them if none is."""
+    """Return the entries whose queue is polled, as far as that can be told; all of them if none is."""
     polled = await asyncio.gather(*(pollers(client, entry.task_queue) for entry in entries))
-    return [entry for entry, seen in zip(entries, polled, strict=True) if seen] or entries
+    return [
+        entry for entry, seen in zip(entries, polled, strict=True) if any(ago < _FRESH for _, ago in seen)
+    ] or entries
 
 
 async def pollers(client: Client, task_queue: str) -> list[tuple[str, float]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -20,13 +19,11 @@ if TYPE_CHECKING:
     from perdure.client import Client, RunHandle
     from perdure.messages import Decision, Receipt, Settlement
 
-PATIENCE, PATIENCE_WITH_EDITS = 5, 30
-"""Seconds that a worker gets to take a decision, before it is left in the run's history instead."""
 AT_ONCE = 10
 """Runs read side by side."""
 
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
-CallId = Annotated[str, typer.Argument(metavar="[CALL]", help="Position such as 2.1; not needed where only one waits.")]
+CallId = Annotated[str, typer.Argument(metavar="CALL", help="Position such as 2.1; not needed where only one waits.")]
 By = Annotated[str | None, typer.Option(help="Who decides. Default: user and host.")]
 Reason = Annotated[str, typer.Option(help="Why, for the record.")]
 
@@ -42,6 +39,7 @@ def approvals(
 def approve(
     run_id: RunId,
     call: CallId = "",
+    *,
     args: Annotated[str | None, typer.Option(metavar="JSON", help="Execute it with these arguments instead.")] = None,
     args_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
     hash: Annotated[
@@ -52,14 +50,21 @@ def approve(
     as_json: AsJSON = False,
 ) -> None:
     """Approve a call, as it is or with other arguments."""
+    from perdure.client import whoami
+    from perdure.messages import Decision
+
     arguments = _arguments(args, args_file)
-    wanted = {"call": call, "approve": True, "hash": hash, "arguments": arguments, "reason": reason}
-    session.finish(_decide(run_id, wanted, by, as_json))
+    decision = Decision(call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason)
+    session.finish(_decide(run_id, decision, "approved", as_json))
 
 
 def deny(run_id: RunId, call: CallId = "", by: By = None, reason: Reason = "", as_json: AsJSON = False) -> None:
     """Deny a call; the model is told so, and why."""
-    session.finish(_decide(run_id, {"call": call, "approve": False, "reason": reason}, by, as_json))
+    from perdure.client import whoami
+    from perdure.messages import Decision
+
+    decision = Decision(call=call, approve=False, by=by or whoami(), reason=reason)
+    session.finish(_decide(run_id, decision, "denied", as_json))
 
 
 def settle(
@@ -74,9 +79,12 @@ def settle(
     as_json: AsJSON = False,
 ) -> None:
     """Say what became of a call whose outcome nobody knows."""
-    session.finish(
-        _settle(run_id, {"call": call, "outcome": outcome, "result": _result(result), "reason": reason}, by, as_json)
-    )
+    from perdure.client import whoami
+    from perdure.messages import Settlement
+
+    who = by or whoami()
+    settlement = Settlement(call=call, outcome=outcome, result=_result(result), by=who, reason=reason)
+    session.finish(_decide(run_id, settlement, f"settled as {outcome}", as_json))
 
 
 def _arguments(text: str | None, file: Path | None) -> dict[str, Any] | None:
@@ -90,12 +98,12 @@ def _arguments(text: str | None, file: Path | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        arguments = json.loads(text)
+        arguments: Any = json.loads(text)
     except ValueError as error:
         raise Misuse(f"The arguments are no JSON: {error}.") from error
     if not isinstance(arguments, dict):
         raise Misuse('Arguments are a JSON object, such as {"flight": "MU5101"}.')
-    return arguments
+    return cast("dict[str, Any]", arguments)
 
 
 def _result(text: str | None) -> Any:
@@ -109,51 +117,32 @@ def _result(text: str | None) -> Any:
 # -- delivering ------------------------------------------------------------------------------------------------------
 
 
-async def _decide(run_id: str, fields: dict[str, Any], by: str | None, as_json: bool) -> None:
-    from perdure.client import whoami
-    from perdure.messages import Decision
-
-    client = await session.connect()
-    handle, wanted = client.handle(run_id), Decision(by=by or whoami(), **fields)
-    patience = PATIENCE if wanted.arguments is None else PATIENCE_WITH_EDITS
-    if wanted.approve:
-        edits, hash = wanted.arguments, wanted.hash
-        sent = handle.approve(wanted.call, arguments=edits, hash=hash, by=wanted.by, reason=wanted.reason)
-    else:
-        sent = handle.deny(wanted.call, by=wanted.by, reason=wanted.reason)
-    taken, call = await _deliver(client, handle, wanted, sent, patience)
-    _tell(run_id, call, "approved" if wanted.approve else "denied", taken=taken, as_json=as_json)
-
-
-async def _settle(run_id: str, fields: dict[str, Any], by: str | None, as_json: bool) -> None:
-    from perdure.client import whoami
-    from perdure.messages import Settlement
-
-    client = await session.connect()
-    handle, wanted = client.handle(run_id), Settlement(by=by or whoami(), **fields)
-    sent = handle.settle(wanted.call, wanted.outcome, result=wanted.result, by=wanted.by, reason=wanted.reason)
-    taken, call = await _deliver(client, handle, wanted, sent, PATIENCE)
-    _tell(run_id, call, f"settled as {wanted.outcome}", taken=taken, as_json=as_json)
-
-
-async def _deliver(
-    client: Client, handle: RunHandle, wanted: Decision | Settlement, sent: Awaitable[Receipt], patience: float
-) -> tuple[bool, str]:
-    """Return whether a worker has taken the decision, and the call that is meant.
-
-    While no worker runs, an update would be lost with this process: a signal stays in the run's history.
+async def _decide(run_id: str, wanted: Decision | Settlement, what: str, as_json: bool) -> None:
+    """Deliver a decision, and say whether a worker has taken it or will.
 
     Raises:
         DecisionRejected: If it did not take, or would not.
     """
+    client = await session.connect()
+    handle = client.handle(run_id)
     call = await _would_take(handle, wanted)
-    try:
-        receipt = await asyncio.wait_for(send(), patience)
-    except TimeoutError:
-        name = "decide" if hasattr(wanted, "approve") else "settle"
-        await client.temporal.get_workflow_handle(handle.id).signal(name, wanted)
-        return False, call
-    return True, receipt.call or call
+    receipt = await _send(handle, wanted.model_copy(update={"call": call}))
+    queued = receipt.reason == "queued"
+    if as_json:
+        emit({"run_id": run_id, "call": call, "outcome": what, "queued": queued})
+    else:
+        say(f"Call {safe(call)} of {safe(run_id)}: {what}.{' ' + receipt.message if queued else ''}")
+
+
+async def _send(handle: RunHandle, wanted: Decision | Settlement) -> Receipt:
+    from perdure.messages import Settlement
+
+    call, by, why = wanted.call, wanted.by, wanted.reason
+    if isinstance(wanted, Settlement):
+        return await handle.settle(call, wanted.outcome, result=wanted.result, by=by, reason=why)
+    if wanted.approve:
+        return await handle.approve(call, arguments=wanted.arguments, hash=wanted.hash, by=by, reason=why)
+    return await handle.deny(call, by=by, reason=why)
 
 
 async def _would_take(handle: RunHandle, wanted: Decision | Settlement) -> str:
@@ -167,17 +156,6 @@ async def _would_take(handle: RunHandle, wanted: Decision | Settlement) -> str:
     if not receipt.accepted:
         raise DecisionRejected(receipt.message, receipt.reason)
     return receipt.call
-
-
-def _tell(run_id: str, call: str, what: str, *, taken: bool, as_json: bool) -> None:
-    if as_json:
-        emit({"run_id": run_id, "call": call, "outcome": what, "taken": taken, "via": "update" if taken else "signal"})
-    elif taken:
-        say(f"Call {safe(call)} of {safe(run_id)} is {what}.")
-    else:
-        say(
-            f"Call {safe(call)} of {safe(run_id)} is {what}, on record: no worker answers now; the next one acts on it."
-        )
 
 
 # -- listing ---------------------------------------------------------------------------------------------------------

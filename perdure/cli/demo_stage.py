@@ -83,7 +83,7 @@ class WorkerProcess:
         """Return the last line that it said, and where there is more."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-        return f"{last} (see {self._log})"
+        return f"{last.removeprefix('Error: ').rstrip('.')} (see {self._log})"
 
 
 @dataclass

@@ -62,6 +62,9 @@ class Talk:
                     return True
                 if not answer or answer.strip().lower() in ("n", "no"):
                     return False
+        except asyncio.CancelledError:
+            sys.stderr.write("\n")
+            raise
         finally:
             held, self._held = self._held, None
             for text in held:
@@ -80,8 +83,9 @@ class Talk:
             case ev.ToolStarted():
                 self.line("tool", f"{event.name} begins")
             case ev.ToolFinished():
-                why = f": {event.message}" if event.message else ""
-                self.line("tool", f"{event.name} {event.status}{why}", "green" if event.status == "ok" else "yellow")
+                told = f": {event.message}" if event.message else f" {event.status}"
+                again = f", at attempt {event.attempt} with the same key" if (event.attempt or 1) > 1 else ""
+                self.line("tool", f"{event.name}{told}{again}", "green" if event.status == "ok" else "yellow")
             case ev.Probed():
                 self.line("look-up", f"Had {event.name} been done? {_FOUND[event.outcome]}", "green")
             case ev.DecisionRefused():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 5
 """Seconds that each thing gets to answer."""
+_FEW = 10
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Served:
 
 def doctor(
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="An agent file to look at. Default: all served.")
+        str | None, typer.Argument(metavar="FILE", help="An agent file to look at. Default: all served.")
     ] = None,
     as_json: AsJSON = False,
 ) -> int:
@@ -144,7 +145,8 @@ async def _store(settings: Settings, client: Client | None) -> tuple[list[Catalo
     except ConnectionFailed as error:
         return [], Finding("store", "broken", str(error), "Runs go on without it; set PERDURE_STORE or start it.")
     shown = make_url(address).render_as_string(hide_password=True)
-    return entries, Finding("store", "ok", f"{shown} answers; {len({one.agent for one in entries})} agents are listed")
+    names = ", ".join(dict.fromkeys(entry.agent for entry in entries)) or "none"
+    return entries, Finding("store", "ok", f"{shown} answers; agents listed: {names}")
 
 
 async def _workers(client: Client, queue: str, agents: Sequence[Served]) -> Finding:
@@ -206,6 +208,7 @@ async def _open_only(spec: AgentSpec, name: str) -> State:
 
 async def _openai(spec: AgentSpec, name: str) -> State:
     """Ask the endpoint for its list of models: costs nothing, and needs the key."""
+    import httpx2
     import openai
 
     from perdure.activities.providers.errors import from_exception
@@ -219,18 +222,18 @@ async def _openai(spec: AgentSpec, name: str) -> State:
         listed = {model.id async for model in client.models.list()}
     except openai.NotFoundError:
         return "note", f"{endpoint.address} answers, but lists no models; {name} may be there", ""
-    except Exception as error:
+    except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, TypeError) as error:
         raise from_exception(error, address=endpoint.address, key=key) from None
     finally:
         await client.close()
     if name in listed or not listed:
         return "ok", f"{endpoint.address} answers, and takes the key" if key else f"{endpoint.address} answers", ""
-    few = ", ".join(sorted(listed)[:10])
+    few = ", ".join(sorted(listed)[:_FEW])
     return (
         "note",
         f"{endpoint.address} answers, but does not list {name}",
-        f"It lists {few}{'…' if len(listed) > 10 else ''}.",
-    )  # noqa: PLR2004
+        f"It lists {few}{'…' if len(listed) > _FEW else ''}.",
+    )
 
 
 _LOOKS: dict[str, Callable[[AgentSpec, str], Awaitable[State]]] = {"openai": _openai, "openai-responses": _openai}

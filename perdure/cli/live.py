@@ -85,6 +85,7 @@ class Screen:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._live: Live | None = None
+        self.question = ""
         self.is_terminal = sys.stderr.isatty()
 
     def show(self) -> None:
@@ -110,6 +111,10 @@ class Screen:
             from rich.text import Text
 
             self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+        elif self.question:
+            say(f"\r\x1b[K{text}")
+            sys.stderr.write(self.question)
+            sys.stderr.flush()
         else:
             say(text)
 
@@ -181,7 +186,7 @@ class Follower:
         return (await self._handle.projection()).result()
 
     async def _reconnect(self, error: ConnectionFailed) -> None:
-        self._screen.say(f"{safe(str(error))} The run is kept there; waiting for it to come back.")
+        self._screen.say(f"{safe(str(error)).rstrip('.')}. The run is kept; waiting until it answers again.")
         while True:
             await asyncio.sleep(1)
             with contextlib.suppress(ConnectionFailed):
@@ -227,7 +232,7 @@ class Follower:
                 self._board.open.pop(event.call, None)
                 continue
             self._screen.hide()
-            if not await self._unless_decided(event, prompt.answer(self._handle, event)):
+            if not await self._unless_decided(event, prompt.answer(self._handle, event, self._screen)):
                 self._ask = False
                 break
             self._screen.show()

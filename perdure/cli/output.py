@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import io
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -31,6 +34,10 @@ class Misuse(PerdureError):
     """The command line says something that can't be; the text says what, and what can."""
 
     kind = "usage"
+
+
+class _Unread(Exception):
+    """Whoever read our output has closed the pipe."""
 
 
 def safe(text: str) -> str:
@@ -78,8 +85,11 @@ def say(text: str) -> None:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    stream.write(text + "\n")
-    stream.flush()
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except BrokenPipeError as error:
+        raise _Unread from error  # under a name of its own: Typer has an opinion on the other
 
 
 def coloured(stream: TextIO) -> bool:
@@ -131,20 +141,32 @@ def moment(time: datetime) -> str:
 def guarded(command: Callable[[], int | None], arguments: Sequence[str]) -> int:
     """Return the exit code of `command`; whatever it raises becomes one sentence on stderr, or an envelope."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an answer is no reason to fail
     try:
         try:
             return command() or DONE
         except Exception as error:
-            if isinstance(error, BrokenPipeError) or (os.environ.get("PERDURE_DEBUG") and not _expected(error)):
+            if isinstance(error, _Unread) or (os.environ.get("PERDURE_DEBUG") and not _expected(error)):
                 raise
             return _fail(error, envelope="--json" in arguments)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more is written, not even at exit
+    except _Unread:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with `code`, all output written.
+
+    Not by the interpreter's own way out: a call of the engine's client that is still under way (Ctrl-C while
+    following) makes that hang, or crash.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # what others leave for the end
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a closed pipe
+            stream.flush()
+    os._exit(code)
 
 
 def _expected(error: Exception) -> bool:

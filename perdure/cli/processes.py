@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli import session
-from perdure.cli.output import DONE, INTERRUPTED, AsJSON, emit, paint, safe, say
+from perdure.cli.output import DONE, AsJSON, emit, one_line, paint, safe, say
 from perdure.errors import ConnectionFailed, PerdureError
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ TaskQueue = Annotated[
 
 
 def dev(
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Agent files to serve as well.")
-    ] = None,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="Agent files to serve as well.")] = None,
     ui_port: Annotated[int | None, typer.Option(help="Port of the Web UI. Default: a free one.", max=65535)] = None,
     as_json: AsJSON = False,
 ) -> int:
@@ -39,16 +38,16 @@ def dev(
 
     Where TEMPORAL_ADDRESS or a Temporal profile names a server, that one is used and none is started.
     """
-    return session.finish(_dev(files or [], session.settings(), ui_port, as_json))
+    return session.finish(_dev(files or [], session.settings(), ui_port, as_json), logs=True)
 
 
 def worker(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="FILE.py, FILE.py:agent or module.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="FILE.py, FILE.py:agent or module.")],
     task_queue: TaskQueue = None,
     as_json: AsJSON = False,
 ) -> int:
     """Serve the agents of these files until SIGTERM or Ctrl-C; calls under way may finish first."""
-    return session.finish(_worker(files, session.settings(task_queue=task_queue), as_json))
+    return session.finish(_worker(files, session.settings(task_queue=task_queue), as_json), logs=True)
 
 
 async def _dev(files: Sequence[str], settings: Settings, ui_port: int | None, as_json: bool) -> int:
@@ -57,23 +56,26 @@ async def _dev(files: Sequence[str], settings: Settings, ui_port: int | None, as
 
     queues = _by_queue(files, settings)
     async with AsyncExitStack() as stack:
-        lost = None
+        lost, owned = None, False
         if not target(settings).options.get("target_host"):
             server = await stack.enter_async_context(await DevServer.start(settings, ui_port=ui_port))
+            owned = server.owned
             lost = asyncio.ensure_future(server.wait())
             stack.callback(lost.cancel)
+        stop = _listen()
         async with _serving(queues, settings):
-            _tell_engine(target(settings), started=lost is not None, as_json=as_json, queues=queues)
-            return await _until_stopped(lost)
+            _tell_engine(target(settings), started=owned, as_json=as_json, queues=queues)
+            return await _until(stop, lost)
 
 
 async def _worker(files: Sequence[str], settings: Settings, as_json: bool) -> int:
     queues = _by_queue(files, settings)
+    stop = _listen()
     async with _serving(queues, settings):
         _tell_served(queues)
         if as_json:
             emit({"event": "ready", **_served(queues)})
-        return await _until_stopped(None)
+        return await _until(stop, None)
 
 
 def _by_queue(files: Sequence[str], settings: Settings) -> dict[str, list[Agent]]:
@@ -90,7 +92,7 @@ def _by_queue(files: Sequence[str], settings: Settings) -> dict[str, list[Agent]
 
 
 @asynccontextmanager
-async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncIterator[Client]:
+async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncGenerator[Client]:
     """Serve while the block runs.
 
     Raises:
@@ -108,12 +110,14 @@ async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncI
     except PerdureError:
         raise
     except Exception as error:
-        reason = str(error.__cause__ or error).partition("\n")[0].rstrip(".")
-        raise ConnectionFailed(f"The worker can't go on: {type(error).__name__}: {reason}.") from error
+        text = str(error.__cause__ or error)
+        told = re.search(r'message: "((?:[^"\\]|\\.)+)"', text)  # the engine's own words within Rust's
+        reason = (told[1] if told else text.partition("\n")[0]).rstrip(".")
+        raise ConnectionFailed(f"The worker can't go on: {reason}.") from error
 
 
-async def _until_stopped(lost: asyncio.Future[None] | None) -> int:
-    """Wait for SIGINT or SIGTERM, or for the engine's end; a second signal ends the process at once."""
+def _listen() -> asyncio.Event:
+    """Return what SIGINT and SIGTERM set; a second one ends the process at once."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -124,9 +128,15 @@ async def _until_stopped(lost: asyncio.Future[None] | None) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+    return stop
+
+
+async def _until(stop: asyncio.Event, lost: asyncio.Future[None] | None) -> int:
+    """Wait for a signal, or for the engine's end."""
     stopped = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait([stopped, *([lost] if lost else [])], return_when=asyncio.FIRST_COMPLETED)
+        waited: list[asyncio.Future[Any]] = [stopped, *([lost] if lost else [])]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     finally:
         stopped.cancel()
     if lost and lost.done():
@@ -149,7 +159,8 @@ def _tell_engine(where: Target, *, started: bool, as_json: bool, queues: dict[st
     if started:
         say(f"{paint('Engine', 'green', sys.stderr)} at {where.address}, Web UI at {where.ui_url}")
     else:
-        say(f"Using the Temporal server at {safe(where.address)} ({where.origin}); no other is started")
+        page = f", Web UI at {where.ui_url}" if where.ui_url else ""
+        say(f"Using the Temporal server at {safe(where.address)} ({safe(where.origin)}){page}; no other is started")
     _tell_served(queues)
     say("Ctrl-C ends it")
     if as_json:
@@ -157,7 +168,50 @@ def _tell_engine(where: Target, *, started: bool, as_json: bool, queues: dict[st
         emit({"event": "ready", **told, **_served(queues)})
 
 
-def _log_to_stderr() -> None:
-    import logging
+_QUIET = 30
+"""Seconds in which a server that is away is not spoken of again."""
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+class _Format(logging.Formatter):
+    """One line for what is nothing unusual, a failed attempt or a server that is away. Tracebacks are for defects."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        activity: Mapping[str, Any] | None = getattr(record, "temporal_activity", None)
+        if record.name == "temporalio.activity" and activity and record.exc_info:
+            what = f"{activity.get('activity_type')} of run {activity.get('workflow_id')}"
+            record = _plain(record, f"{what}, attempt {activity.get('attempt')}: {record.exc_info[1]}")
+        elif record.name == "temporalio.core":
+            record = _plain(record, record.getMessage())
+        return super().format(record)
+
+
+def _plain(record: logging.LogRecord, text: str) -> logging.LogRecord:
+    return logging.LogRecord(record.name, record.levelno, "", 0, one_line(text, 300), (), None)
+
+
+class _Outages(logging.Filter):
+    """Lets one record in half a minute pass of those that say that the server is away: each poll logs its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        """Return whether, or as what, it is logged."""
+        if record.name != "temporalio.core" or "code: Unavailable" not in record.getMessage():
+            return True
+        if record.created - self._said < _QUIET:
+            return False
+        self._said = record.created
+        return _plain(record, "The Temporal server does not answer; trying again until it does.")
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Format())
+    handler.addFilter(_Outages())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

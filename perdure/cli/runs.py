@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from perdure.cli import session
-from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, data, emit, lay_out, one_line, safe, say
-from perdure.errors import PerdureError
+from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, safe, say
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -39,7 +38,8 @@ def run(
     agent: Annotated[
         str, typer.Argument(metavar="AGENT", help="FILE.py[:name], module:name, or the name of a served one.")
     ],
-    text: Annotated[str | None, typer.Argument(metavar="[INPUT]", help="What it is to do; `-` reads stdin.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="INPUT", help="What it is to do; `-` reads stdin.")] = None,
+    *,
     id: Annotated[str | None, typer.Option("--id", help="The run's id; the same id twice is one run.")] = None,
     input_file: Annotated[Path | None, typer.Option(help="Read INPUT from this file.")] = None,
     image: Annotated[list[str] | None, typer.Option(help="An image that goes with it: a file or an address.")] = None,
@@ -183,8 +183,6 @@ def _tell_result(result: RunResult, *, as_json: bool) -> int:
         emit(result)
     elif result.status in ("completed", "budget_exhausted"):
         data(result.text)
-    if result.reason and not as_json:
-        say(one_line(result.reason, 1000))
     return DONE if result.status == "completed" else FAILED
 
 
@@ -211,7 +209,7 @@ async def _list(status: Status | None, agent: str | None, limit: int, as_json: b
 
 
 async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
-    from perdure.cli import report, standing
+    from perdure.cli import report
 
     settings = session.settings()
     client = await session.connect(settings)
@@ -221,7 +219,6 @@ async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
         emit(report.as_data(projection, attempts, page, transcript=transcript))
     else:
         lay_out("\n".join(report.as_lines(projection, attempts, page, sys.stdout, transcript=transcript)))
-    del standing
 
 
 async def _attempts(client: Client, run_id: str) -> list[Any]:
@@ -242,7 +239,7 @@ async def _watch(run_id: str, after: str, as_json: bool) -> None:
     try:
         position_key(after)
     except ValueError as error:
-        raise PerdureError(f"{after!r} is no position; positions look like 19.1.") from error
+        raise Misuse(f"{after!r} is no position; positions look like 19.1.") from error
     client = await session.connect()
     begun = None
     async for event in client.handle(run_id).events(after):

@@ -42,8 +42,20 @@ async def connect(chosen: Settings | None = None) -> Client:
     return await Client.connect(chosen or settings())
 
 
-def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Return what `work` returns, in an event loop of its own."""
+def finish(work: Coroutine[Any, Any, T], *, logs: bool = False) -> T:
+    """Return what `work` returns, in an event loop of its own.
+
+    The engine's client would write its log to stdout; it goes to the logger `temporalio.core` with `logs`, else
+    nowhere: what matters of it comes back as an error.
+    """
+    import logging
+
+    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+
+    names = {"append_target_to_name": False, "prepend_target_on_message": False}
+    to_python = LogForwardingConfig(logging.getLogger("temporalio.core"), **names)
+    kept = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=to_python) if logs else None
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=kept)), error_if_already_set=False)
     return asyncio.run(work)
 
 

@@ -87,7 +87,7 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             )
         case ev.InDoubt():
             doubt = paint("in doubt", "red", stream)
-            return f"{safe(event.name)} is {doubt}: {one_line(event.message)} Key {safe(event.key)}"
+            return f"{safe(event.name)} is {doubt}: {one_line(event.message)} (key {safe(event.key)})"
         case ev.Probed():
             return f"{safe(event.name)} looked up: {event.outcome}{_because(event.message)}"
         case ev.Settled():
@@ -97,7 +97,7 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.RuntimeFault():
             return f"{paint('fault', 'red', stream)}: {one_line(event.message, 500)}"
         case ev.RunFinished():
-            return f"{status_word(event.status, stream)}{_because(event.reason or '')}, {tokens(event.usage)}"
+            return f"{status_word(event.status, stream)}, {tokens(event.usage)}{_because(event.reason or '')}"
         case _:
             assert_never(event)
 

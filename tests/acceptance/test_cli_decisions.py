@@ -1,0 +1,133 @@
+"""The commands by which people decide."""
+
+import pytest
+
+
+@pytest.fixture
+def asking(served, request):
+    """The id of a run that waits for approval of call 2.1."""
+    name = request.node.name.removeprefix("test_")[:40]
+    served("run", "agents.py:clerk", "go", "--id", name, "--no-wait", code=3)
+    return name
+
+
+def sent(cli):
+    file = cli.folder / "sent.txt"
+    return file.read_text().split() if file.exists() else []
+
+
+def test_no_wait_exits_with_3_and_shows_the_commands_that_answer(served):
+    done = served("run", "agents.py:clerk", "go", "--id", "shown-request", "--no-wait", code=3)
+    assert done.stdout == ""
+    assert '"to": "ada@example.com"' in done.stderr
+    assert "perdure approve shown-request 2.1" in done.stderr
+    assert "perdure deny shown-request 2.1" in done.stderr
+    told = served.json("run", "agents.py:clerk", "go", "--id", "shown-request", "--no-wait", code=3)
+    assert told["status"] == "waiting_approval"
+    assert told["waiting"][0]["arguments"] == {"to": "ada@example.com"}
+
+
+def test_approvals_lists_what_waits_over_all_runs_and_approve_takes_it_off(served, asking):
+    waiting = {request["run_id"]: request for request in served.json("approvals")}
+    assert waiting[asking]["call"] == "2.1"
+    assert waiting[asking]["tool"] == "send"
+    assert waiting[asking]["since"]
+    shown = served("approvals").stdout
+    assert f"perdure approve {asking} 2.1" in shown
+    assert waiting[asking]["hash"] in shown
+    served("approve", asking, "2.1", "--by", "ann", "--reason", "fine")
+    assert served("watch", asking).stdout.count("send approved by ann") == 1
+    assert asking not in {request["run_id"] for request in served.json("approvals")}
+    assert served.json("show", asking)["text"] == "Done: sent to ada@example.com"
+
+
+def test_one_waiting_call_needs_no_position_and_may_be_given_other_arguments(served, asking):
+    served("approve", asking, "--args", '{"to": "bob@example.com"}')
+    served("watch", asking)
+    call = served.json("show", asking)["calls"][-1]
+    assert call["arguments"] == {"to": "bob@example.com"}
+    assert "bob@example.com" in sent(served)
+
+
+def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(served, asking):
+    error = served.json("approve", asking, "2.1", "--args", '{"whom": 1}', code=1)["error"]
+    assert error["kind"] == "rejected"
+    assert "do not fit send" in error["message"]
+    (served.folder / "args.json").write_text('{"to": "eve@example.com"}')
+    served("approve", asking, "2.1", "--args-file", "args.json")
+
+
+def test_a_decision_that_cannot_take_says_why(served, asking):
+    assert "has no call '9.9'" in served("approve", asking, "9.9", code=1).stderr
+    assert "other arguments" in served("approve", asking, "2.1", "--hash", "stale", code=1).stderr
+    served("deny", asking, "2.1")
+    served("watch", asking)
+    assert "has ended" in served("approve", asking, "2.1", code=1).stderr
+    assert "no run 'nowhere'" in served("approve", "nowhere", code=1).stderr
+
+
+def test_a_denied_call_is_never_executed_and_the_model_is_told_why(served, asking):
+    before = sent(served)
+    served("deny", asking, "2.1", "--reason", "wrong person")
+    served("watch", asking)
+    result = served.json("show", asking)
+    assert result["calls"][-1]["status"] == "denied"
+    assert "wrong person" in result["calls"][-1]["result"]["message"]
+    assert sent(served) == before
+
+
+def test_a_decision_made_while_no_worker_runs_takes_effect_with_the_next_one(elsewhere):
+    alone = elsewhere()
+    with alone.worker("agents.py"):
+        alone("run", "agents.py:clerk", "go", "--id", "kept", "--no-wait", code=3)
+    assert alone.json("approve", "kept", "2.1")["queued"]
+    with alone.worker("agents.py"):
+        alone("watch", "kept")
+    assert alone.json("show", "kept")["status"] == "completed"
+    assert sent(alone) == ["ada@example.com"]
+
+
+def test_a_call_in_doubt_is_listed_with_its_key_and_settled(served):
+    served("run", "agents.py:payer", "go", "--id", "doubtful", "--no-wait", code=3)
+    request = next(one for one in served.json("approvals") if one["run_id"] == "doubtful")
+    assert request["wants"] == "settlement"
+    assert request["key"].startswith("doubtful:")
+    assert "OSError: connection reset" in request["why"]
+    assert "perdure settle doubtful 1.1 not-done" in served("approvals").stdout
+    served("settle", "doubtful", "1.1", "done", "--result", "receipt 7", "--by", "ann")
+    served("watch", "doubtful")
+    assert served.json("show", "doubtful")["text"] == "Paid: receipt 7"
+    assert served.json("settle", "doubtful", "1.1", "retry", code=1)["error"]["kind"] == "rejected"
+
+
+def test_on_a_terminal_a_request_is_answered_right_there(served):
+    with served.terminal("run", "agents.py:clerk", "go", "--id", "answered") as terminal:
+        terminal.until("[l]ater: ")
+        terminal.type("e\n")
+        terminal.until("on one line: ")
+        terminal.type('{"to": "zoe@example.com"}\n')
+        terminal.until('"to": "zoe@example.com"\r\n}')
+        terminal.type("y\n")
+        shown = terminal.to_the_end()
+    assert terminal.code == 0
+    assert "Done: sent to zoe@example.com" in shown
+    assert "zoe@example.com" in sent(served)
+
+
+def test_a_request_that_somebody_else_decides_is_not_asked_about_any_longer(served):
+    with served.terminal("run", "agents.py:clerk", "go", "--id", "overtaken") as terminal:
+        terminal.until("[l]ater: ")
+        served("approve", "overtaken", "2.1", "--by", "somebody")
+        shown = terminal.to_the_end()
+    assert terminal.code == 0
+    assert "approved" in shown
+
+
+def test_later_leaves_the_request_open_and_goes_on_following(served):
+    with served.terminal("run", "agents.py:clerk", "go", "--id", "postponed") as terminal:
+        terminal.until("[l]ater: ")
+        terminal.type("l\n")
+        served("deny", "postponed", "2.1")
+        shown = terminal.to_the_end()
+    assert "denied" in shown
+    assert served.json("show", "postponed")["calls"][-1]["status"] == "denied"

@@ -1,0 +1,43 @@
+"""What many tests share: one engine for the whole session, and a client of it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.client import Client
+from perdure.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+
+# Whatever this machine is set up for, tests neither see nor touch it.
+for name in [name for name in os.environ if name.startswith(("TEMPORAL_", "PERDURE_"))]:
+    if not name.startswith(("PERDURE_TEST_", "PERDURE_CHAOS_")):
+        del os.environ[name]
+os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a process that uses the engine and the store in `home`."""
+    return {**os.environ, "PERDURE_HOME": str(home), "PYTHONPATH": str(ROOT), "NO_COLOR": "1", **more}
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Settings whose home has a running engine, the same for all tests: give runs and agents names of their own."""
+    home = tmp_path_factory.mktemp("engine")
+    command = [sys.executable, "-m", "perdure.starter", "dev", "--json"]
+    with subprocess.Popen(command, cwd=home, env=environment(home), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline(), "the engine did not start"
+        yield Settings(home=home)
+        process.terminate()
+
+
+@pytest.fixture
+async def client(engine: Settings) -> Client:
+    """A client of that engine."""
+    return await Client.connect(engine)

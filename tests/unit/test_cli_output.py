@@ -1,0 +1,125 @@
+"""What reaches a terminal: foreign text is harmless, JSON stays JSON, numbers are readable."""
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+
+import pytest
+from hypothesis import given, strategies as st
+
+from perdure import events as ev
+from perdure.cli import output, story
+from perdure.cli.live import Board
+from perdure.cli.output import Misuse, as_json, columns, one_line, safe, span
+from perdure.errors import AgentNotFound, RunNotFound
+from perdure.messages import Usage
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+COMMON = {"run_id": "r", "position": "1.0", "time": NOW}
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_left_but_newline_and_tab(text):
+    shown = safe(text)
+    assert all(character.isprintable() or character in "\n\t" or ord(character) > 0x9F for character in shown)
+    assert not {"\x1b", "\r", "\x9b", "\u202e", "\u2066"} & set(shown)
+    shown.encode()
+
+
+@given(st.text())
+def test_one_line_is_one_line_and_within_its_limit_where_nothing_is_escaped(text):
+    assert "\n" not in one_line(text, 20)
+    assert len(one_line(text, 20)) <= 20
+
+
+@given(st.recursive(st.text() | st.integers() | st.none(), st.lists) | st.dictionaries(st.text(), st.text()))
+def test_json_is_the_same_value_and_has_nothing_that_a_terminal_obeys(value):
+    try:
+        text = as_json(value)
+    except UnicodeEncodeError:
+        pytest.fail("lone surrogates have to survive")
+    assert json.loads(text) == value
+    assert safe(text) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.04, "0.0 s"),
+        (12.34, "12.3 s"),
+        (125, "2 min 05 s"),
+        (3720, "1 h 02 min"),
+        (100_000, "1 d 03 h"),
+        (-1, "0.0 s"),
+    ],
+)
+def test_durations_are_for_people(seconds, shown):
+    assert span(timedelta(seconds=seconds)) == shown
+
+
+def test_columns_are_aligned_by_what_a_terminal_shows_not_by_characters():
+    lines = columns([["東京", "a"], ["x", "b"]]).splitlines()
+    assert lines == ["東京  a", "x     b"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (Misuse("no"), 2, "usage"),
+        (AgentNotFound("no"), 2, "not_found"),
+        (RunNotFound("no"), 1, "not_found"),
+        (ZeroDivisionError("by zero"), 1, "internal"),
+    ],
+)
+def test_whatever_is_raised_becomes_one_sentence_or_an_envelope(error, code, kind, capsys):
+    def fail():
+        raise error
+
+    assert output.guarded(fail, []) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("Error: ")
+    assert output.guarded(fail, ["--json"]) == code
+    told = capsys.readouterr()
+    assert json.loads(told.out)["error"]["kind"] == kind
+    assert told.err == ""
+
+
+def test_an_answer_that_the_terminal_cannot_write_is_no_reason_to_fail(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", open("/dev/null", "w", encoding="ascii"))  # noqa: PTH123, SIM115
+    assert output.guarded(lambda: output.data("北京"), []) == 0
+    sys.stdout.close()
+
+
+def test_an_event_cannot_smuggle_control_characters_into_its_line():
+    wicked = "\x1b[2Jbook\r"
+    events = [
+        ev.ToolStarted(
+            type="tool_started", call="1.1", name=wicked, effect="read", arguments={wicked: wicked}, **COMMON
+        ),
+        ev.ToolFinished(type="tool_finished", call="1.1", name=wicked, status="error", message=wicked, **COMMON),
+        ev.ApprovalRequested(type="approval_requested", call="1.1", name=wicked, hash="h", why=wicked, **COMMON),
+        ev.ModelFinished(type="model_finished", model="m", text=wicked, calls=[wicked], **COMMON),
+        ev.RunFinished(type="run_finished", status="failed", reason=wicked, **COMMON),
+    ]
+    for event in events:
+        assert safe(line := story.line(event, NOW, StringIO())) == line
+
+
+def test_the_board_shows_tools_under_way_what_waits_and_tokens_so_far():
+    board, later = Board(), NOW + timedelta(seconds=3)
+    board.take(ev.RunStarted(type="run_started", agent="a", model="m", spec_hash="", **COMMON))
+    board.take(ev.ModelStarted(type="model_started", model="m", **COMMON))
+    assert board.line(later) == "model thinking 3.0 s · 0 tokens in, 0 out · 3.0 s"
+    board.take(ev.ModelFinished(type="model_finished", model="m", usage=Usage(input_tokens=1200), **COMMON))
+    board.take(ev.ToolStarted(type="tool_started", call="1.1", name="look", effect="read", **COMMON))
+    board.take(ev.ApprovalRequested(type="approval_requested", call="1.2", name="send", hash="", why="", **COMMON))
+    assert board.line(later) == "look 3.0 s, waiting for 1.2 send · 1,200 tokens in, 0 out · 3.0 s"
+    board.take(ev.ToolFinished(type="tool_finished", call="1.1", name="look", status="ok", **COMMON))
+    board.take(
+        ev.ApprovalDecided(
+            type="approval_decided", call="1.2", name="send", approve=True, by="ann", via="update", **COMMON
+        )
+    )
+    assert board.line(later).startswith("working 3.0 s")
