@@ -51,3 +51,10 @@ def test_command_prints_the_script_as_json(slow):
     command = [sys.executable, "-m", "perdure.examples.travel.script"]
     done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "TRAVEL_SLOW_TOOL": slow})
     assert len(json.loads(done.stdout)) == 3 + int(slow)
+
+
+def test_script_says_what_was_denied():
+    answer = replies(TODAY, denied={"flight_book"})[-1]["text"]
+    assert "flight, none is booked" in answer
+    assert "${flight_book" not in answer
+    assert "${hotel_book.booking_id}" in answer
