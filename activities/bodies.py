@@ -54,7 +54,7 @@ class Stopped:
 class NeverBegan:
     """The body did not run at all: nothing happened.
 
-    `error_type` is `removed`, `invalid_arguments`, `busy` or `stopping`.
+    `error_type` is `removed`, `invalid_arguments`, `given_up`, `busy` or `stopping`.
     """
 
     message: str
@@ -65,15 +65,21 @@ Ended = Returned[T] | Raised | Overdue | Stopped | NeverBegan
 
 
 class Gate:
-    """Lets a body begin once, or never: whoever comes first, the body or the one who gives it up."""
+    """Lets a body begin once, or never: whoever comes first, the body or the one who gives it up.
 
-    def __init__(self) -> None:
+    Args:
+        deadline: From then on no body begins: others may believe already that nothing was done.
+    """
+
+    def __init__(self, deadline: datetime | None = None) -> None:
+        self._deadline = deadline
         self._lock = threading.Lock()
         self._state: str = "open"
 
     def enter(self) -> bool:
         """Return whether the body may begin now."""
-        return self._turn("begun")
+        late = self._deadline is not None and datetime.now(UTC) >= self._deadline
+        return not late and self._turn("begun")
 
     def shut(self) -> bool:
         """Return whether the body had not begun; then it never will."""
@@ -99,10 +105,10 @@ async def run_body(
         toolbox: Where bodies run.
         grace: Seconds that a cancelled body may take to unwind.
     """
-    gate = Gate()
+    gate = Gate(context.deadline)
     job: Job[Ended[T]]
     if inspect.iscoroutinefunction(body):
-        job = toolbox.job(_async(gate, body, finish))
+        job = toolbox.job(lambda: _async(gate, body, finish))
     else:
         job = toolbox.threads.job(lambda: _blocking(gate, body, finish))
     waiting = asyncio.wrap_future(job.future)

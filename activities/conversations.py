@@ -74,12 +74,11 @@ class Conversations:
 
     async def spec(self, wanted: ModelInput, known: AgentSpec | None, fetch: Fetch) -> AgentSpec:
         """Return the spec that `wanted` names: `known` where its hash fits, else from the workflow."""
-        if known is not None and content_hash(known) == wanted.spec:
-            return known
         if wanted.spec not in self._specs:
-            page = await fetch(0, 0)
-            assert page.spec is not None  # noqa: S101 - a page from 0 has it
-            self._specs[wanted.spec] = page.spec
+            if known is None or content_hash(known) != wanted.spec:
+                known = (await fetch(0, 0)).spec
+                assert known is not None  # noqa: S101 - a page from 0 has it
+            self._specs[wanted.spec] = known
             if len(self._specs) > 256:  # noqa: PLR2004
                 self._specs.popitem(last=False)
         return self._specs[wanted.spec]

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from perdure.agents import Agent
-from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json
+from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json, parse_json
 from perdure.models import ModelReply, RawCall
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.results import clean
@@ -65,9 +65,7 @@ async def judge_reply(reply: ModelReply, spec: AgentSpec, agent: Agent | None, r
     return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=reply.model)
 
 
-async def _judge_call(
-    raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run
-) -> ToolCall:
+async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run) -> ToolCall:
     name = clean(raw.name)[:200]
     if reply.finish in ("length", "filtered"):
         text = "The reply that asked for this call was cut off."
@@ -76,8 +74,8 @@ async def _judge_call(
     if tool is None:
         return ToolCall(id=raw.id, name=name, problem=_unknown(name, spec))
     try:
-        arguments = json.loads(clean(raw.arguments) or "{}", parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        arguments = parse_json(clean(raw.arguments) or "{}")
+    except ValueError as error:
         text = f"The arguments of {name} are not valid JSON: {_brief(str(error))}."
         suggestion = "Call it again with a complete JSON object."
         return ToolCall(
@@ -87,10 +85,6 @@ async def _judge_call(
         kept = cast("dict[str, JSON]", arguments) if isinstance(arguments, dict) else {}
         return ToolCall(id=raw.id, name=name, arguments=kept, problem=problem)
     return ToolCall(id=raw.id, name=name, arguments=arguments, ask=await must_ask(arguments, tool, spec, agent, run))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _unknown(name: str, spec: AgentSpec) -> Problem:

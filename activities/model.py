@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -13,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure.activities.conversations import Conversations, Fetch
-from perdure.activities.heartbeats import heartbeats
+from perdure.activities.heartbeats import count_failure, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.activities.providers import open_model
 from perdure.agents import Agent
@@ -21,6 +22,7 @@ from perdure.errors import ModelError
 from perdure.messages import AssistantMessage
 from perdure.models import Model, ModelReply, ModelRequest
 from perdure.policies import AgentSpec
+from perdure.results import short, words
 from perdure.state import Judgement, ModelTurn
 from perdure.wire import JUDGE, MODEL, TRANSCRIPT, JudgeInput, ModelInput, Page
 
@@ -28,7 +30,9 @@ _LARGEST_REPLY = 1_500_000
 """Bytes: the engine refuses payloads over 2 MiB."""
 
 _DEFECT_TRIES = 3
-_LONGEST_MESSAGE = 2_000
+
+_QUERY_PATIENCE = timedelta(seconds=10)
+"""A frozen worker may be asked first; the next try goes elsewhere."""
 
 
 class ModelActivities:
@@ -41,9 +45,7 @@ class ModelActivities:
         run: Runs approval predicates.
     """
 
-    def __init__(
-        self, client: Client, agents: Mapping[str, Agent], conversations: Conversations, run: Run
-    ) -> None:
+    def __init__(self, client: Client, agents: Mapping[str, Agent], conversations: Conversations, run: Run) -> None:
         self._client = client
         self._agents = agents
         self._conversations = conversations
@@ -59,13 +61,12 @@ class ModelActivities:
         """
         async with heartbeats():
             try:
-                turn = await self._turn(request)
-            except (ApplicationError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
+                turn = _recordable(await self._turn(request))
+            except (asyncio.CancelledError, ApplicationError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
                 raise  # judged already, or the engine is away for a moment: as often as it takes
-            except Exception as error:
-                raise _defect(error) from error
-            if len(turn.model_dump_json()) > _LARGEST_REPLY:
-                turn = ModelTurn(message=AssistantMessage(role="assistant"), finish="length", usage=turn.usage)
+            except BaseException as error:  # SystemExit too: a provider's library does not end the worker
+                activity.logger.warning("a model call failed by a defect", exc_info=error)
+                raise _defect(error) from None  # its own words may be endless, or none: they are no cause to record
             self._conversations.remember(turn.message)
             return turn
 
@@ -83,7 +84,7 @@ class ModelActivities:
         try:
             reply = await self._generate(spec, asked)
         except ModelError as error:
-            raise _failure(error, spec.settings.attempts) from error
+            raise _failure(error, spec.settings.attempts) from None
         return await judge_reply(reply, spec, agent, self._run)
 
     async def _generate(self, spec: AgentSpec, asked: ModelRequest) -> ModelReply:
@@ -103,7 +104,7 @@ class ModelActivities:
 
         async def fetch(start: int, length: int) -> Page:
             page: Page = await handle.query(
-                TRANSCRIPT, args=[start, length], result_type=Page, rpc_timeout=timedelta(seconds=30)
+                TRANSCRIPT, args=[start, length], result_type=Page, rpc_timeout=_QUERY_PATIENCE
             )
             return page
 
@@ -123,15 +124,31 @@ class ModelActivities:
                 await model.aclose()
 
 
+def _recordable(turn: ModelTurn) -> ModelTurn:
+    """Return `turn` exactly as the history will give it back; one that is too large counts as cut off."""
+    converter = activity.payload_converter()
+    payload = converter.to_payload(turn)
+    if len(payload.data) > _LARGEST_REPLY:
+        return ModelTurn(message=AssistantMessage(role="assistant"), finish="length", usage=turn.usage)
+    recorded: ModelTurn = converter.from_payload(payload, ModelTurn)
+    return recorded
+
+
 def _failure(error: ModelError, attempts: int) -> ApplicationError:
     """Return what the engine is told: the provider's words, whether to try again, and when."""
-    waits = error.kind == "rate_limited"  # a rate limit uses up no try
-    again = error.transient and (waits or activity.info().attempt < attempts)
-    words = error.message[:_LONGEST_MESSAGE]
-    return ApplicationError(words, type=error.kind, non_retryable=not again, next_retry_delay=error.retry_after)
+    waits = error.kind == "rate_limited"  # a rate limit uses up no try, and neither does a lost worker
+    failed = activity.info().attempt if waits else count_failure()
+    again = error.transient and (waits or failed < attempts)
+    delay = error.retry_after or _delay(failed)
+    return ApplicationError(short(error.message), type=error.kind, non_retryable=not again, next_retry_delay=delay)
 
 
-def _defect(error: Exception) -> ApplicationError:
+def _delay(failed: int) -> timedelta:
+    """Return the time between two tries: 0.5 s, doubling up to 30 s, with jitter."""
+    return timedelta(seconds=min(0.5 * 2 ** min(failed - 1, 10), 30) * random.uniform(0.8, 1.2))  # noqa: S311
+
+
+def _defect(error: BaseException) -> ApplicationError:
     """Return what the engine is told of an error that nobody foresaw: three tries, then the run ends by name."""
-    text = f"{type(error).__name__}: {error}"[:_LONGEST_MESSAGE]
-    return ApplicationError(text, type="internal_error", non_retryable=activity.info().attempt >= _DEFECT_TRIES)
+    final = count_failure() >= _DEFECT_TRIES
+    return ApplicationError(words(error), type="internal_error", non_retryable=final)

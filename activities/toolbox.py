@@ -10,19 +10,25 @@ import asyncio
 import contextlib
 import inspect
 import threading
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.held import Held, as_exception
 from perdure.agents import Agent
 from perdure.errors import AgentError
 
 T = TypeVar("T")
 _CLOSING_SECONDS = 10.0
+_UNWINDING_SECONDS = 1.0
+_AWAY_SECONDS = 5.0
+"""How long to wait before a server that is away is asked again whether a run has ended."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Toolbox:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="perdure-tools", daemon=True)
         self.threads = _Threads(threads)
-        self._lifespans = AsyncExitStack()
+        self._lifespans: list[Held[Any]] = []
         self._shared: dict[str, Any] = {}
         self._runs: dict[str, _RunResources] = {}
         self._watchers: set[asyncio.Task[None]] = set()
@@ -61,7 +67,11 @@ class Toolbox:
         """
         self._main = asyncio.get_running_loop()
         self._thread.start()
-        await asyncio.wrap_future(self.submit(self._open_lifespans()))
+        try:
+            await asyncio.wrap_future(self.submit(self._open_lifespans()))
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -70,7 +80,7 @@ class Toolbox:
             watcher.cancel()
         closing = asyncio.wrap_future(self.submit(self._close()))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(closing, _CLOSING_SECONDS)
+            await asyncio.wait_for(closing, _CLOSING_SECONDS + 2 * _UNWINDING_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
         if not self._thread.is_alive():
@@ -84,26 +94,27 @@ class Toolbox:
         """Run `work` on the tools' loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def job(self, work: Coroutine[Any, Any, T]) -> Job[T]:
+    def job(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Job[T]:
         """Run `work` on the tools' loop, so that it can be cancelled and still say how it ended."""
         future: Future[T] = Future()
         tasks: list[asyncio.Task[None]] = []
 
         async def carry() -> None:
-            future.set_result(await work)
+            future.set_result(await work())
 
         self._loop.call_soon_threadsafe(lambda: tasks.append(self._loop.create_task(carry())))
-        return Job(future, lambda: self._quietly(lambda: tasks[0].cancel()))
+        return Job(future, lambda: self._quietly(lambda: tasks[0].cancel()))  # noqa: PLW0108 - it is made later
 
     async def run(self, function: Callable[..., Any], keywords: Mapping[str, Any], seconds: float) -> Any:
         """Run a small piece of application code, async or sync, where tools run.
 
         Raises:
             TimeoutError: If it takes longer; it is left behind then.
+            RuntimeError: If it raises what is meant for the process or the loop, such as SystemExit.
         """
         job: Job[Any]
         if inspect.iscoroutinefunction(function):
-            job = self.job(_outcome(function(**keywords)))
+            job = self.job(lambda: _outcome(function(**keywords)))
         else:
             job = self.threads.job(lambda: _sync_outcome(function, keywords))
         waiting = asyncio.wrap_future(job.future)
@@ -113,7 +124,7 @@ class Toolbox:
             raise TimeoutError(f"not within {seconds:g} s")
         value, error = waiting.result()
         if error is not None:
-            raise error
+            raise as_exception(error)
         return value
 
     def _quietly(self, act: Callable[[], object]) -> None:
@@ -124,20 +135,24 @@ class Toolbox:
         for agent in self._agents.values():
             if agent.lifespan is None:
                 continue
+            held = Held(agent.lifespan)
             try:
-                self._shared[agent.name] = await self._lifespans.enter_async_context(agent.lifespan())
+                self._shared[agent.name] = await held.entered()
             except Exception as error:
                 text = f"The lifespan function of agent {agent.name!r} failed: {type(error).__name__}: {error}"
                 raise AgentError(text) from error
+            self._lifespans.append(held)
 
     async def _close(self) -> None:
-        for resources in list(self._runs.values()):
-            await resources.aclose()
-        await self._lifespans.aclose()
-        left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                for held in [*self._runs.values(), *reversed(self._lifespans)]:
+                    await held.aclose()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            await asyncio.wait(left, timeout=_UNWINDING_SECONDS)
 
     # -- what a run opened ---------------------------------------------------------------------------------
 
@@ -158,11 +173,21 @@ class Toolbox:
 
     async def _release(self, run_id: str) -> None:
         """Close a run's resources as soon as it has ended, however it ended."""
-        with contextlib.suppress(Exception):
-            await self._client.get_workflow_handle(run_id).result(follow_runs=True)
+        while not await self._ended(run_id):  # noqa: ASYNC110 - the server tells no other way
+            await asyncio.sleep(_AWAY_SECONDS)
         resources = self._runs.pop(run_id, None)
         if resources:
             await asyncio.wrap_future(self.submit(resources.aclose()))
+
+    async def _ended(self, run_id: str) -> bool:
+        """Wait for a run's end; False if the server is away meanwhile."""
+        try:
+            await self._client.get_workflow_handle(run_id).result(follow_runs=True)
+        except RPCError as error:
+            return error.status is RPCStatusCode.NOT_FOUND
+        except Exception:  # noqa: BLE001 - it failed, or what it returned can't be read: it has ended
+            return True
+        return True
 
 
 async def _outcome(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
@@ -174,26 +199,32 @@ async def _outcome(work: Awaitable[T]) -> tuple[T | None, BaseException | None]:
 
 def _sync_outcome(function: Callable[..., T], keywords: Mapping[str, Any]) -> tuple[T | None, BaseException | None]:
     try:
-        return function(**keywords), None
+        value: Any = function(**keywords)
+        return (asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value), None
     except BaseException as error:  # noqa: BLE001 - application code may raise anything
         return None, error
 
 
+async def _awaited(value: Awaitable[T]) -> T:
+    return await value
+
+
 class _RunResources:
     def __init__(self) -> None:
-        self._stack = AsyncExitStack()
-        self._opened: dict[str, Any] = {}
-        self._lock = asyncio.Lock()
+        self._held: dict[str, Held[Any]] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Any]]) -> Any:
-        async with self._lock:
-            if key not in self._opened:
-                self._opened[key] = await self._stack.enter_async_context(factory())
-            return self._opened[key]
+        async with self._locks[key]:
+            if key not in self._held:
+                held = Held(factory)
+                await held.entered()
+                self._held[key] = held
+            return self._held[key].value
 
     async def aclose(self) -> None:
-        with contextlib.suppress(Exception):
-            await self._stack.aclose()
+        for held in reversed(self._held.values()):
+            await held.aclose()
 
 
 class _Threads:

@@ -17,17 +17,15 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Returned, Stopped, run_body
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
-from perdure.activities.heartbeats import heartbeats
+from perdure.activities.heartbeats import given_up, heartbeats
 from perdure.activities.toolbox import Toolbox
 from perdure.agents import Agent
 from perdure.errors import ToolError
 from perdure.messages import ResultStatus, ToolMessage, ToolResult
-from perdure.results import clean, report_of_value
+from perdure.results import report_of_value, short, words
 from perdure.state import ProbeReport, ToolReport
 from perdure.tools import Done, NotDone, Tool, Unknown
 from perdure.wire import PROBE, ProbeInput, ToolInput
-
-_LONGEST_MESSAGE = 2_000
 
 
 class ToolActivities:
@@ -65,9 +63,11 @@ class ToolActivities:
         try:
             keywords = bind(tool, call.arguments, context, tool.context_parameter)
         except ValueError as error:
-            return NeverBegan(f"The arguments do not fit {tool.name}: {_words(error)}.", "invalid_arguments")
+            return NeverBegan(f"The arguments do not fit {tool.name}: {words(error)}.", "invalid_arguments")
         if tool.function is None:
             return _removed(tool.name, call.agent)
+        if call.effect == "unsafe" and await given_up():
+            return NeverBegan("The worker learnt of the call too late.", "given_up")
         body = functools.partial(tool.function, **keywords)
         return await run_body(
             body,
@@ -87,7 +87,7 @@ class ToolActivities:
         try:
             keywords = bind(tool, request.call.arguments, context, None)
         except ValueError as error:
-            return ProbeReport(outcome="unknown", asked_at=asked_at, message=_words(error))
+            return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(error))
         body = functools.partial(tool.probe, context, **keywords)
         async with heartbeats():
             ended = await run_body(
@@ -97,7 +97,7 @@ class ToolActivities:
             case Returned(report):
                 return report
             case Raised(raised):
-                return ProbeReport(outcome="unknown", asked_at=asked_at, message=_words(raised))
+                return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(raised))
             case _:
                 return ProbeReport(outcome="unknown", asked_at=asked_at, message="The probe did not end in time.")
 
@@ -166,9 +166,9 @@ def report_of(
         case Raised(ToolError() as error):
             return _result(call, name, "error", error.message, error_type=error.error_type, suggestion=error.suggestion)
         case Raised(error) if isinstance(error, not_done) and not _tried_before(call):
-            return _result(call, name, "error", _words(error), error_type=type(error).__name__)
+            return _result(call, name, "error", words(error), error_type=type(error).__name__)
         case Raised(error):
-            return _unknown(call, name, _words(error), type(error).__name__, deadline)
+            return _unknown(call, name, words(error), type(error).__name__, deadline)
         case Overdue(abandoned):
             text = f"It did not end within {call.timeout.total_seconds():g} s."
             return _unknown(call, name, text, "timeout", deadline, abandoned=abandoned)
@@ -217,26 +217,9 @@ def _result(
         call_id=call.call_id,
         name=name,
         status=status,
-        message=_short(message),
-        error_type=error_type,
-        suggestion=_short(suggestion) if suggestion else None,
+        message=short(message),
+        error_type=short(error_type) if error_type else None,
+        suggestion=short(suggestion) if suggestion else None,
         execution_order=call.order,
     )
     return ToolReport(result=result)
-
-
-def _short(text: object) -> str:
-    words = clean(str(text))
-    return words if len(words) <= _LONGEST_MESSAGE else f"{words[:_LONGEST_MESSAGE]}…"
-
-
-def _words(error: BaseException) -> str:
-    """Return an error in its own words; one that can't even say what it is has its type's name."""
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5])
-    try:
-        return _short(f"{type(error).__name__}: {error}")
-    except Exception:  # noqa: BLE001 - a broken __str__ of application code
-        return type(error).__name__

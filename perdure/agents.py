@@ -14,6 +14,7 @@ from pydantic import Field
 from perdure.errors import AgentError
 from perdure.messages import JSON, Content, Data, content_hash
 from perdure.policies import AgentSpec, Approval, Limits, ModelSettings
+from perdure.schemas import sentence
 from perdure.tools import Tool
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
@@ -41,7 +42,11 @@ def _with_keywords(ask: AskAbout, tool: str) -> Callable[..., bool | Awaitable[b
             return bool(await ask(tool, arguments))
 
         return asks
-    return lambda **arguments: ask(tool, arguments)
+
+    def asks_now(**arguments: JSON) -> bool | Awaitable[bool]:
+        return ask(tool, arguments)
+
+    return asks_now
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,21 @@ class Agent:
             raise AgentError(
                 f"Agent {self.name!r}: model {self.model!r} has to be PROVIDER:NAME, such as openai:gpt-5."
             )
+        self._check_tools()
+        if not (isinstance(self.approval, Approval) or self.approval in ("never", "always") or callable(self.approval)):
+            words = "'never', 'always', an Approval or a function"
+            raise AgentError(f"Agent {self.name!r}: approval has to be {words}, not {self.approval!r}.")
+        strangers = set(self.rules.tools) - {tool.name for tool in self.tools}
+        if strangers:
+            raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
+        try:
+            _ = self.spec
+        except ValueError as error:
+            raise AgentError(f"Agent {self.name!r}: {sentence(error)}") from error
+
+    def _check_tools(self) -> None:
+        if not isinstance(self.tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget the []
+            raise AgentError(f"Agent {self.name!r}: tools has to be a list, not {self.tools!r}.")
         seen: set[str] = set()
         for tool in self.tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget @tool
@@ -90,9 +110,6 @@ class Agent:
             if tool.name in seen:
                 raise AgentError(f"Agent {self.name!r} has two tools named {tool.name!r}; rename one with name=.")
             seen.add(tool.name)
-        strangers = set(self.rules.tools) - seen
-        if strangers:
-            raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
 
     @property
     def rules(self) -> Approval:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
-from perdure.messages import Decision, DecisionRecord, Receipt, Settlement, ToolResult, content_hash
+from perdure.messages import Decision, DecisionRecord, Receipt, Settlement, ToolResult, content_hash, parse_json
+from perdure.results import report_of_value, short
 from perdure.state import CallState, CallStatus, Outcome, RunState, close, not_done, result_of
 
 Via = Literal["update", "signal", "expiry"]
@@ -64,7 +64,7 @@ def _unknown(state: RunState, name: str) -> Receipt:
     waiting = [f"{call.position} ({call.call.name})" for call in _waiting(state)]
     listed = f"waiting are {', '.join(waiting)}" if waiting else "none waits"
     named = f"The run has no call {name!r}" if name else "Say which call is meant"
-    return Receipt(accepted=False, call=name, reason="unknown_call", message=f"{named}: {listed}.")
+    return Receipt(accepted=False, call=name, reason="unknown_call", message=short(f"{named}: {listed}."))
 
 
 def _waiting(state: RunState) -> Iterator[CallState]:
@@ -95,11 +95,11 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
 
 
 def _deny(state: RunState, call: CallState, decision: Decision) -> None:
-    why = f": {decision.reason}" if decision.reason else "."
-    text = f"Denied by {decision.by}{why} It was not executed."
+    why = f": {decision.reason.rstrip('.')}." if decision.reason else "."
+    text = short(f"Denied by {decision.by}{why} It was not executed.")
     stop = state.spec.approval.on_denial == "stop"
     if stop:
-        state.outcome = Outcome(status="completed", reason=f"{call.call.name} was denied by {decision.by}{why}")
+        state.outcome = Outcome(status="completed", reason=short(f"{call.call.name} was denied by {decision.by}{why}"))
         for other in state.calls:
             if other is not call and other.status in (CallStatus.READY, CallStatus.ASKING):
                 close(state, other, result_of(other, "skipped", "Not executed: another call of the turn was denied."))
@@ -113,23 +113,25 @@ def apply_settlement(state: RunState, settlement: Settlement) -> None:
     assert call is not None  # noqa: S101 - `check` found it
     match settlement.outcome:
         case "done":
-            close(state, call, _settled_done(call, settlement))
+            close(state, call, _settled_done(state, call, settlement))
         case "not-done":
             result = not_done(call)
             close(
                 state,
                 call,
-                result.model_copy(update={"note": f"Settled by {settlement.by}. {settlement.reason}".strip()}),
+                result.model_copy(update={"note": short(f"Settled by {settlement.by}. {settlement.reason}".strip())}),
             )
         case "retry":
             call.status, call.doubt, call.again = CallStatus.READY, None, True
 
 
-def _settled_done(call: CallState, settlement: Settlement) -> ToolResult:
-    result = settlement.result
-    text = "" if result is None else result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    note = f"{settlement.by} looked it up and says that it was done. {settlement.reason}".strip()
-    return result_of(call, "ok", content=text or "It was done.").model_copy(update={"note": note})
+def _settled_done(state: RunState, call: CallState, settlement: Settlement) -> ToolResult:
+    note = short(f"{settlement.by} looked it up and says that it was done. {settlement.reason}".strip())
+    tool = state.spec.tool(call.call.name)
+    assert tool is not None  # noqa: S101 - only known tools were executed
+    result = "It was done." if settlement.result in (None, "") else settlement.result
+    report = report_of_value(result, call.call.id, call.call.name, tool.result_limit, call.order)
+    return report.result.model_copy(update={"note": note})
 
 
 # -- alarms: reminders and expiry --------------------------------------------------------------------------
@@ -178,20 +180,23 @@ def read_signal(name: str, arguments: list[bytes]) -> Decision | Settlement | st
     if len(arguments) > 1:
         return f"Signal {name!r} takes one JSON value, not {len(arguments)}."
     try:
-        value: Any = json.loads(arguments[0]) if arguments and arguments[0] else {}
+        value: Any = parse_json(arguments[0]) if arguments and arguments[0] else {}
     except ValueError:
         return f'Signal {name!r} takes JSON, such as {{"call": "2.1"}}; this is not JSON.'
     value = {"call": value} if isinstance(value, str) else {} if value is None else value
     if not isinstance(value, dict):
         return f'Signal {name!r} takes a JSON object such as {{"call": "2.1"}}, not {type(value).__name__}.'
+    wanted = _understood(name, cast("dict[str, Any]", value))
+    return short(wanted) if isinstance(wanted, str) else wanted
+
+
+def _understood(name: str, value: dict[str, Any]) -> Decision | Settlement | str:
     kind = Settlement if name == "settle" else Decision
-    known = (
-        {"call": "", **({"approve": name == "approve"} if name != "decide" else {})}
-        if kind is Decision
-        else {"call": ""}
-    )
-    if kind is Decision and name != "decide" and value.get("approve", name == "approve") != (name == "approve"):
-        return f"Signal {name!r} says {value['approve']!r} for approve, which contradicts its name."
+    known: dict[str, Any] = {"call": ""}
+    if name in ("approve", "deny"):
+        known["approve"] = name == "approve"
+        if value.get("approve", known["approve"]) != known["approve"]:
+            return f"Signal {name!r} says {value['approve']!r} for approve, which contradicts its name."
     strangers = set(value) - set(kind.model_fields)
     if strangers:
         return f"Signal {name!r} does not know {', '.join(sorted(strangers))}; it knows {', '.join(kind.model_fields)}."

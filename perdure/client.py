@@ -36,8 +36,9 @@ from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, Run
 from perdure.loading import task_queue as queue_of
 from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement, content_hash
 from perdure.policies import AgentSpec
+from perdure.resuming import carried_on
 from perdure.settings import Settings
-from perdure.state import RunState, carried_on
+from perdure.state import RunState
 from perdure.wire import DECIDE, SETTLE, STATE, WORKFLOW, RunRequest
 
 if TYPE_CHECKING:
@@ -101,43 +102,18 @@ class Client:
                 raise PerdureError("To start a run from a spec, say on which task queue its workers listen.")
             task_queue = queue_of(agent.source, self.settings)
         request = RunRequest(
-            spec=spec, spec_hash=content_hash(spec), input=task.input, limits=task.limits, heartbeat=self.settings.heartbeat_timeout)
+            spec=spec,
+            spec_hash=content_hash(spec),
+            input=task.input,
+            limits=task.limits,
+            heartbeat=self.settings.heartbeat_timeout,
+        )
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
         with contextlib.suppress(WorkflowAlreadyStartedError):
-            await self._start(run_id, request, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE, task.labels)
+            await _begin(
+                self.temporal, run_id, request, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE, task.labels
+            )
         return self.handle(run_id)
-
-    async def _start(
-        self,
-        run_id: str,
-        request: RunRequest,
-        task_queue: str,
-        reuse: WorkflowIDReusePolicy,
-        labels: dict[str, str],
-    ) -> None:
-        name = request.spec.name
-        size = len(request.model_dump_json())
-        if size > _LARGEST_INPUT:
-            raise PerdureError(
-                f"The task and its agent are {size:,} bytes together; at most {_LARGEST_INPUT:,} can be kept."
-            )
-        try:
-            await self.temporal.start_workflow(
-                WORKFLOW,
-                request,
-                id=run_id,
-                task_queue=task_queue,
-                id_reuse_policy=reuse,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                memo={"agent": name, "labels": labels},
-                search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, name)]),
-                static_summary=f"agent {name}",
-            )
-        except RPCError as error:
-            if "search attribute" not in error.message:
-                raise _unreachable(error) from error
-            await search_attributes.ensure(self.temporal)  # a server that no worker has prepared yet
-            await self._start(run_id, request, task_queue, reuse, labels)
 
     def handle(self, run_id: str) -> RunHandle:
         """Return the handle of a run, whether it exists or not."""
@@ -171,6 +147,39 @@ _OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "pa
 _LARGEST_INPUT = 1_500_000
 _PATIENCE = timedelta(seconds=5)
 """How long a decision waits for a worker's answer before it is left as a signal."""
+
+
+async def _begin(
+    temporal: TemporalClient,
+    run_id: str,
+    request: RunRequest,
+    task_queue: str,
+    reuse: WorkflowIDReusePolicy,
+    labels: dict[str, str],
+) -> None:
+    name = request.spec.name
+    size = len(temporal.data_converter.payload_converter.to_payload(request).data)
+    if size > _LARGEST_INPUT:
+        raise PerdureError(
+            f"The task and its agent are {size:,} bytes together; at most {_LARGEST_INPUT:,} can be kept."
+        )
+    try:
+        await temporal.start_workflow(
+            WORKFLOW,
+            request,
+            id=run_id,
+            task_queue=task_queue,
+            id_reuse_policy=reuse,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            memo={"agent": name, "labels": labels},
+            search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, name)]),
+            static_summary=f"agent {name}",
+        )
+    except RPCError as error:
+        if "search attribute" not in error.message:
+            raise _unreachable(error) from error
+        await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
+        await _begin(temporal, run_id, request, task_queue, reuse, labels)
 
 
 def _quoted(text: str) -> str:
@@ -283,7 +292,7 @@ class RunHandle:
 
     async def _update(self, name: str, wanted: Decision | Settlement) -> Receipt:
         try:
-            receipt: Receipt = await self._workflow().execute_update(
+            receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
                 name, wanted, result_type=Receipt, rpc_timeout=_PATIENCE
             )
         except WorkflowUpdateRPCTimeoutOrCancelledError:
@@ -327,7 +336,7 @@ class RunHandle:
         from perdure.telemetry.projection import project
 
         try:
-            return await project(self._workflow())
+            return await project(self._workflow(), self._client.temporal.data_converter)
         except RPCError as error:
             raise self._rpc(error) from error
 
@@ -343,7 +352,7 @@ class RunHandle:
         from perdure.telemetry.projection import follow
 
         try:
-            async for event in follow(self._workflow(), after):
+            async for event in follow(self._workflow(), self._client.temporal.data_converter, after):
                 yield event
         except RPCError as error:
             raise self._rpc(error) from error
@@ -373,10 +382,20 @@ class RunHandle:
             raise PerdureError(
                 f"Run {self.id} has used its {state.limits.steps} steps; resume it with more (add_steps)."
             )
-        request = RunRequest(spec=state.spec, spec_hash=content_hash(state.spec), heartbeat=self._client.settings.heartbeat_timeout, carried=carried)
+        request = RunRequest(
+            spec=state.spec,
+            spec_hash=content_hash(state.spec),
+            heartbeat=self._client.settings.heartbeat_timeout,
+            carried=carried,
+        )
         memo = await described.memo()
-        await self._client._start(  # noqa: SLF001 - same module
-            self.id, request, described.task_queue, WorkflowIDReusePolicy.ALLOW_DUPLICATE, memo.get("labels") or {}
+        await _begin(
+            self._client.temporal,
+            self.id,
+            request,
+            described.task_queue,
+            WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            memo.get("labels") or {},
         )
         return self
 

@@ -121,6 +121,11 @@ class ToolError(Exception):
         error_type: A short word for programs, such as `sold_out`. Default: `tool_error`.
     """
 
+    # Also those of a subclass that does not call __init__.
+    message: str = "It failed, and nothing was done."
+    suggestion: str | None = None
+    error_type: str = "tool_error"
+
     def __init__(self, message: str, *, suggestion: str | None = None, error_type: str = "tool_error") -> None:
         super().__init__(message)
         self.message = message

@@ -38,13 +38,18 @@ def error_type(error: BaseException) -> str:
     return "cancelled" if isinstance(cause, CancelledError) else "error"
 
 
+def _may_have_begun(call: states.CallState, tool: ToolSpec) -> bool:
+    """Return whether a cancelled call may have had an effect: our wrapper reports, except between two attempts."""
+    return bool(tool.remote) or call.again or tool.tries > 1
+
+
 def fold_failure(
     state: states.RunState, call: states.CallState, tool: ToolSpec, error: BaseException, now: datetime
 ) -> None:
     """Take the failure of a tool's activity into the state: the wrapper itself could not report."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
-    if isinstance(cause, CancelledError) and not tool.remote:
-        states.fold_cancelled(state, call)  # it never began: once a body has begun, the wrapper reports
+    if isinstance(cause, CancelledError) and (tool.effect == "read" or not _may_have_begun(call, tool)):
+        states.fold_cancelled(state, call)
     elif isinstance(cause, ApplicationError) and cause.type in _KNOWN:
         result = states.result_of(call, "error", cause.message, error_type=error_type(cause))
         states.close(state, call, result)

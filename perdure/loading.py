@@ -29,7 +29,10 @@ def load_agents(reference: str) -> list[Agent]:
     """
     where, _, name = reference.partition(":")
     module = _import_file(Path(where)) if where.endswith(".py") or "/" in where else _import_module(where)
-    found = {agent.name: agent for agent in vars(module).values() if isinstance(agent, Agent)}
+    found: dict[str, Agent] = {}
+    for agent in vars(module).values():
+        if isinstance(agent, Agent) and found.setdefault(agent.name, agent) is not agent:
+            raise AgentError(f"{where} declares two agents named {agent.name!r}; rename one.")
     if not found:
         raise AgentNotFound(f"{where} declares no agent: assign one to a module-level name, as in `a = Agent(…)`.")
     if not name:
@@ -80,6 +83,9 @@ def _import_error(where: str, error: BaseException) -> Exception:
         raise error
     if isinstance(error, AgentError):
         return type(error)(f"{where}: {error}")
+    if isinstance(error, SyntaxError):
+        at = f"line {error.lineno} of {Path(error.filename or where).name}"
+        return AgentError(f"{where} can't be imported, {at}: {type(error).__name__}: {error.msg}")
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     line = f", line {frames[-1].lineno} of {Path(frames[-1].filename).name}" if frames else ""
     return AgentError(f"{where} can't be imported{line}: {type(error).__name__}: {error}")

@@ -29,8 +29,8 @@ class Approval(Data):
 
     default: ApprovalPolicy = "never"
     tools: dict[str, ApprovalPolicy] = Field(default_factory=dict)
-    expires: timedelta | None = None
-    remind_every: timedelta | None = None
+    expires: timedelta | None = Field(default=None, gt=timedelta())
+    remind_every: timedelta | None = Field(default=None, gt=timedelta())
     on_denial: Literal["continue", "stop"] = "continue"
 
 
@@ -103,7 +103,7 @@ class ToolSpec(Data):
         timeout: Hard deadline of one attempt.
         attempts: For `idempotent`: how often the same key is tried before the outcome is in doubt. `read` is
             tried twice, `unsafe` once.
-        result_limit: Bytes of a result that reach the model; the rest is cut, and it says so.
+        result_limit: Bytes of a result that reach the model, at most 200,000; the rest is cut, and it says so.
     """
 
     name: str
@@ -117,7 +117,7 @@ class ToolSpec(Data):
     local: bool = False
     probe: bool = False
     in_doubt: Literal["ask", "tell_model"] = "ask"
-    result_limit: int = 65_536
+    result_limit: int = Field(default=65_536, ge=1, le=200_000)
     remote: Remote | None = None
 
     @property

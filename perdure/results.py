@@ -8,13 +8,34 @@ from typing import Any
 from perdure.messages import RunResult, ToolResult
 from perdure.state import ToolReport
 
-_LARGEST_RESULT = 1_000_000
-"""Characters: a workflow's return value over 2 MB can't be recorded and would wedge the run."""
+_LARGEST_RESULT = 1_500_000
+"""Bytes: a workflow's return value over 2 MB can't be recorded and would wedge the run."""
 
 
 def clean(text: str) -> str:
     """Return `text` with lone surrogates replaced, so that it can be written as UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+_LONGEST_MESSAGE = 2_000
+
+
+def short(text: object) -> str:
+    """Return `text` clean and at most 2,000 characters long."""
+    said = clean(str(text))
+    return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]}…"
+
+
+def words(error: BaseException) -> str:
+    """Return an error in its own words; one that can't even say what it is has its type's name."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return short("; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5]))
+    try:
+        return short(f"{type(error).__name__}: {error}")
+    except BaseException:  # noqa: BLE001 - a broken __str__ of application code
+        return type(error).__name__
 
 
 def as_text(value: Any) -> tuple[str, str | None]:
@@ -32,15 +53,25 @@ def as_text(value: Any) -> tuple[str, str | None]:
 
     def fallback(item: Any) -> str:
         strange.append(type(item).__name__)
-        return repr(item)
+        return _repr(item)
 
     try:
-        plain = to_jsonable_python(value, fallback=fallback, bytes_mode="base64", inf_nan_mode="null")
-        text = json.dumps(plain, ensure_ascii=False)
+        try:
+            value = to_jsonable_python(value, fallback=fallback, bytes_mode="base64", inf_nan_mode="null")
+        except UnicodeError:  # half an emoji somewhere inside
+            strange.clear()
+        text = json.dumps(value, ensure_ascii=False, default=fallback)
     except Exception:  # noqa: BLE001 - whatever a tool returned, it has returned
-        text, strange = repr(value), [type(value).__name__]
+        text, strange = _repr(value), [type(value).__name__]
     note = f"The tool returned something that is not JSON ({strange[0]}); it is shown as text." if strange else None
     return clean(text), note
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except BaseException:  # noqa: BLE001 - a broken __repr__ of application code, or one nested too deeply
+        return f"<{type(value).__name__}>"
 
 
 def preview(text: str, limit: int) -> tuple[str, int | None]:
@@ -63,11 +94,15 @@ def report_of_value(value: Any, call_id: str, name: str, limit: int, order: int 
 
 def bounded(result: RunResult) -> RunResult:
     """Return `result`, the arguments of its calls left out where it would be too large to record."""
-    if len(result.model_dump_json()) <= _LARGEST_RESULT:
+    if _size(result) <= _LARGEST_RESULT:
         return result
     calls = [call.model_copy(update={"arguments": {"…": "left out: see the history"}}) for call in result.calls]
     smaller = result.model_copy(update={"calls": calls})
-    if len(smaller.model_dump_json()) <= _LARGEST_RESULT:
+    if _size(smaller) <= _LARGEST_RESULT:
         return smaller
-    text = preview(result.text, _LARGEST_RESULT // 2)[0]
+    text = preview(result.text, _LARGEST_RESULT // 12)[0]  # in JSON, a control character takes six bytes
     return smaller.model_copy(update={"calls": calls[-100:], "text": text})
+
+
+def _size(result: RunResult) -> int:
+    return len(result.model_dump_json().encode())

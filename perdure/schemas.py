@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import typing
+import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from perdure.errors import ToolDefinitionError
@@ -25,27 +26,33 @@ def inline_refs(schema: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ToolDefinitionError: If a `$ref` points outside the schema or to nothing.
     """
-    return typing.cast("dict[str, Any]", _inline(schema, schema, ()))
+    return cast("dict[str, Any]", _inline(schema, schema, ()))
 
 
 def _inline(node: Any, root: Mapping[str, Any], above: tuple[str, ...]) -> Any:
     if isinstance(node, list):
-        return [_inline(item, root, above) for item in node]
+        return [_inline(item, root, above) for item in cast("list[Any]", node)]
     if not isinstance(node, Mapping):
         return node
-    if isinstance(node.get("$ref"), str):
-        if above.count(node["$ref"]) >= _UNROLL:
+    node = cast("Mapping[str, Any]", node)
+    if isinstance(ref := node.get("$ref"), str):
+        if above.count(ref) >= _UNROLL:
             return {}
-        target = _resolve(node["$ref"], root)
         beside = {key: value for key, value in node.items() if key != "$ref"}
-        return {**_inline(target, root, (*above, node["$ref"])), **_inline(beside, root, above)}
-    return {
-        key: {name: _inline(child, root, above) for name, child in value.items()}
-        if key in ("properties", "patternProperties") and isinstance(value, Mapping)
-        else (value if key in ("enum", "const", "default", "examples") else _inline(value, root, above))
-        for key, value in node.items()
-        if key not in ("$defs", "definitions")
-    }
+        return {**_inline(_resolve(ref, root), root, (*above, ref)), **_inline(beside, root, above)}
+    kept = {key: value for key, value in node.items() if key not in ("$defs", "definitions")}
+    return _each_schema(kept, lambda child: _inline(child, root, above))
+
+
+def _each_schema(node: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return `node` with `change` made to every schema right below it: names of properties and data are none."""
+    out: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in ("properties", "patternProperties") and isinstance(value, Mapping):
+            out[key] = {name: change(child) for name, child in cast("Mapping[str, Any]", value).items()}
+        else:
+            out[key] = value if key in ("enum", "const", "default", "examples") else change(value)
+    return out
 
 
 def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
@@ -54,14 +61,15 @@ def _resolve(ref: str, root: Mapping[str, Any]) -> Any:
         name = part.replace("~1", "/").replace("~0", "~")
         if not ref.startswith("#") or not isinstance(node, Mapping) or name not in node:
             raise ToolDefinitionError(f"The schema's $ref {ref!r} points to nothing in the schema itself.")
-        node = node[name]
+        node = cast("Any", node[name])
     return node
 
 
 class Arguments(BaseModel):
     """Base of the models made from signatures: what the model may write, and nothing else."""
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+    # Patterns are Python's, as in the validator that judges what a model writes.
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=False, regex_engine="python-re")
 
 
 def arguments_model(function: Callable[..., Any], skip: str | None) -> type[Arguments]:
@@ -76,8 +84,9 @@ def arguments_model(function: Callable[..., Any], skip: str | None) -> type[Argu
     name = getattr(function, "__name__", "tool")
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise ToolDefinitionError(f"Tool {name!r}: a type in its signature can't be resolved: {error}.") from error
+    except Exception as error:
+        text = f"Tool {name!r}: a type in its signature can't be resolved: {sentence(error)}"
+        raise ToolDefinitionError(text) from error
     described = docstring_arguments(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
@@ -85,15 +94,28 @@ def arguments_model(function: Callable[..., Any], skip: str | None) -> type[Argu
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ToolDefinitionError(f"Tool {name!r}: parameter {parameter.name!r} has to be a plain named one.")
+        if parameter.name.startswith("_") or parameter.name == "model_config":
+            raise ToolDefinitionError(f"Tool {name!r}: a parameter can't be called {parameter.name!r}; rename it.")
         if parameter.name not in hints:
             raise ToolDefinitionError(f"Tool {name!r}: parameter {parameter.name!r} needs a type.")
         fields[parameter.name] = _field(hints[parameter.name], parameter, described.get(parameter.name))
     try:
-        model = create_model(f"{name}_arguments", __base__=Arguments, **fields)
-        model.model_json_schema()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a parameter may be called `copy` or `json`; a default need not be JSON
+            model = create_model(f"{name}_arguments", __base__=Arguments, **fields)
+            model.model_json_schema()
     except Exception as error:
-        raise ToolDefinitionError(f"Tool {name!r}: its parameters have no JSON Schema: {error}") from error
+        raise ToolDefinitionError(f"Tool {name!r}: its parameters have no JSON Schema: {sentence(error)}") from error
     return model
+
+
+def sentence(error: Exception) -> str:
+    """Return what `error` says, its first complaint only, as a sentence."""
+    if isinstance(error, ValidationError):
+        one = error.errors()[0]
+        return f"option {'.'.join(map(str, one['loc']))}: {one['msg']}."
+    first, _, _ = str(error).partition("\n\n")
+    return f"{' '.join(first.split()).rstrip('.')}."
 
 
 def _field(hint: Any, parameter: inspect.Parameter, described: str | None) -> tuple[Any, Any]:
@@ -105,7 +127,7 @@ def _field(hint: Any, parameter: inspect.Parameter, described: str | None) -> tu
         rest = [extra for extra in extras if not isinstance(extra, str)]
         if text or (described and not has_own):
             rest.append(Field(description=text or described))
-        return typing.cast("Any", typing.Annotated)[(base, *rest)] if rest else base, default
+        return cast("Any", typing.Annotated)[(base, *rest)] if rest else base, default
     if isinstance(default, FieldInfo):
         return hint, default
     return (typing.Annotated[hint, Field(description=described)] if described else hint), default
@@ -113,25 +135,20 @@ def _field(hint: Any, parameter: inspect.Parameter, described: str | None) -> tu
 
 def parameters_schema(model: type[Arguments]) -> dict[str, Any]:
     """Return the JSON Schema of `model`, `$ref`s inlined, generated titles left out."""
-    schema = inline_refs(model.model_json_schema())
-    return typing.cast("dict[str, Any]", _untitled(schema, top=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        schema = inline_refs(model.model_json_schema())
+    return cast("dict[str, Any]", _untitled(schema, top=True))
 
 
 def _untitled(node: Any, *, top: bool = False) -> Any:
     if isinstance(node, list):
-        return [_untitled(item) for item in node]
+        return [_untitled(item) for item in cast("list[Any]", node)]
     if not isinstance(node, dict):
         return node
-    out: dict[str, Any] = {}
-    for key, value in node.items():
-        if key == "title" and isinstance(value, str):
-            continue
-        if key in ("properties", "patternProperties") and isinstance(value, dict):
-            out[key] = {name: _untitled(child) for name, child in value.items()}
-        elif key in ("enum", "const", "default", "examples"):
-            out[key] = value
-        else:
-            out[key] = _untitled(value)
+    node = cast("dict[str, Any]", node)
+    kept = {key: value for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    out = _each_schema(kept, _untitled)
     if top:
         out.pop("description", None)
         out.setdefault("properties", {})

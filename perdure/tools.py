@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from perdure.errors import ToolDefinitionError
 from perdure.messages import JSON
 from perdure.policies import Effect, Remote, ToolSpec
-from perdure.schemas import Arguments, arguments_model, docstring_summary, inline_refs, parameters_schema
+from perdure.schemas import Arguments, arguments_model, docstring_summary, inline_refs, parameters_schema, sentence
 
 Resource = TypeVar("Resource")
 
@@ -210,13 +212,15 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
         ToolDefinitionError: If the function or an option can't make a tool; the text says why.
     """
     if function is None:
-        return lambda decorated: tool_from_function(decorated, options)
+        return functools.partial(tool_from_function, options=options)
     return tool_from_function(function, options)
 
 
 def tool_from_function(function: Callable[..., Any], options: Mapping[str, Any]) -> Tool:
     """Return the tool that `@tool(**options)` makes of `function`."""
     options = dict(options)
+    if not inspect.isroutine(function):
+        raise ToolDefinitionError(f"A tool is made of a function, and {function!r} is not a function; wrap it in one.")
     name = options.pop("name", None) or function.__name__
     described = options.pop("description", None) or docstring_summary(inspect.getdoc(function) or "")
     if not described:
@@ -235,38 +239,61 @@ def _build(
     context: str | None,
     options: dict[str, Any],
 ) -> Tool:
-    probe, approval = options.pop("probe", None), options.pop("approval", None)
-    not_done = tuple(options.pop("not_done", ()))
+    probe: Any = options.pop("probe", None)
+    approval: Any = options.pop("approval", None)
+    not_done = _exception_types(name, options.pop("not_done", ()))
     timeout = options.pop("timeout", 10)
-    ask = approval if callable(approval) else None
+    ask: Any = approval if callable(approval) else None
     try:
         spec = ToolSpec(
             name=name,
             description=description,
             parameters=parameters,
             timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout),
-            approval=f"predicate:{name}" if ask else approval,
+            approval=f"predicate:{name}" if ask else cast("str | None", approval),
             probe=probe is not None,
             **options,
         )
-    except (ValueError, TypeError) as error:
-        raise ToolDefinitionError(f"Tool {name!r}: {_first_line(error)}") from error
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ToolDefinitionError(f"Tool {name!r}: {sentence(error)}") from error
     _check(spec, options)
-    return Tool(spec, function, model, context, probe, not_done, ask)
+    if probe is not None and not callable(probe):
+        raise ToolDefinitionError(f"Tool {name!r}: probe has to be a function, not {probe!r}.")
+    return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask)
+
+
+def _exception_types(tool: str, given: Any) -> tuple[type[BaseException], ...]:
+    types = tuple(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else (given,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
+        raise ToolDefinitionError(f"Tool {tool!r}: not_done has to be a list of exception types, not {given!r}.")
+    return types
 
 
 def _check(spec: ToolSpec, options: Mapping[str, Any]) -> None:
     unknown = set(options) - set(ToolSpec.model_fields)
     if unknown:
         raise ToolDefinitionError(f"Tool {spec.name!r}: unknown option {', '.join(sorted(unknown))}.")
+    if not _nameable(spec.name):
+        raise ToolDefinitionError(f"Tool {spec.name[:50]!r}: its name has to be 1 to 200 characters that can be shown.")
+    if spec.remote and not (_nameable(spec.remote.activity) and _nameable(spec.remote.task_queue)):
+        raise ToolDefinitionError(f"Tool {spec.name!r}: activity and task_queue have to be 1 to 200 characters each.")
     if spec.name.startswith("perdure."):
         raise ToolDefinitionError(f"Tool {spec.name!r}: names that begin with 'perdure.' are the runtime's own.")
     if spec.local and spec.effect != "read":
         raise ToolDefinitionError(f"Tool {spec.name!r}: local=True repeats after a crash, so only a 'read' may say it.")
+    if not spec.name or not spec.description:
+        missing = "description" if spec.name else "name"
+        raise ToolDefinitionError(f"Tool {spec.name!r} needs a {missing}: the model has only that to go by.")
     if spec.timeout <= timedelta():
         raise ToolDefinitionError(f"Tool {spec.name!r}: timeout has to be more than 0.")
     if spec.remote and spec.local:
         raise ToolDefinitionError(f"Tool {spec.name!r}: a tool on another worker can't be local.")
+
+
+def _nameable(name: str) -> bool:
+    """Return whether the engine takes `name` as an activity type or a task queue; another would wedge a run."""
+    odd = any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
+    return 0 < len(name.strip()) <= len(name) <= 200 and not odd and not name.startswith("/_sys/")  # noqa: PLR2004
 
 
 def _checked(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -285,15 +312,6 @@ def _checked(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _context_name(function: Callable[..., Any]) -> str | None:
     try:
         hints = typing.get_type_hints(function)
-    except NameError:
+    except Exception:  # noqa: BLE001 - whoever makes the schema says what is wrong with them
         return None
     return next((name for name, hint in hints.items() if hint is ToolContext), None)
-
-
-def _first_line(error: Exception) -> str:
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        return f"option {'.'.join(map(str, first['loc']))}: {first['msg']}."
-    return str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pydantic import Field
 
@@ -68,7 +68,7 @@ class ModelInput(Data):
 
 
 class Page(Data):
-    """Some messages of a transcript, oldest first; `spec` only with the first page."""
+    """Some messages of a transcript, oldest first; `spec` only where no messages are asked for."""
 
     messages: list[Message]
     spec: AgentSpec | None = None
@@ -94,10 +94,11 @@ class ToolInput(Data):
 
 
 class ProbeInput(Data):
-    """A look-up whether a call's effect happened."""
+    """A look-up whether a call's effect happened. Before `believed_from` (None: never), `NotDone` proves nothing."""
 
     tool: str
     call: ToolInput
+    believed_from: datetime | None = None
 
 
 class JudgeInput(Data):
@@ -109,6 +110,6 @@ class JudgeInput(Data):
     arguments: dict[str, JSON] = Field(default_factory=dict)
 
 
-def edit_id(position: str, via: str) -> str:
-    """Return the activity id of the judging of edited arguments."""
-    return f"{position} edited by {via}"
+def edit_id(position: str, by: str) -> str:
+    """Return the activity id of the judging of edited arguments; `by` tells edits of the same call apart."""
+    return f"{position} edited by {by}"

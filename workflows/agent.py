@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from temporalio import workflow
-from temporalio.common import RawValue
+from temporalio.common import RawValue, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 from perdure import approvals
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import error_type, explain, fold_failure
-from perdure.messages import Decision, OpenStatus, Receipt, RunResult, Settlement, content_hash
+from perdure.messages import Decision, Message, OpenStatus, Receipt, RunResult, Settlement, content_hash
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
 from perdure.steps import CallModel, CallTools, Finish, Probe, Step, Wait, next_step
@@ -36,6 +36,9 @@ from perdure.wire import (
 )
 from perdure.workflows import calls
 
+_LARGEST_PAGE = 1_000_000
+"""Bytes: a query's answer has to stay under 2 MB."""
+
 
 @workflow.defn(name=WORKFLOW)
 class AgentWorkflow:
@@ -53,6 +56,8 @@ class AgentWorkflow:
         self._sent = 0
         self._shown: OpenStatus = "running"
         self._changes = 0
+        self._edits = 0
+        self._lookups = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._defect: Exception | None = None
 
@@ -63,7 +68,7 @@ class AgentWorkflow:
             outcome = await self._loop()
         except asyncio.CancelledError:
             outcome = await self._unwind()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a defect ends the run by name
             if workflow.cancellation_reason() is None:
                 workflow.logger.exception("run failed by a defect of the runtime")
                 outcome = Outcome(status="failed", reason=f"{type(error).__name__}: {error}", failure="internal_error")
@@ -148,7 +153,8 @@ class AgentWorkflow:
         if after and (delay := after - workflow.now()).total_seconds() > 0:
             await workflow.sleep(delay, summary=f"hard deadline of call {call.position}")
         if call.status is CallStatus.PROBING:
-            report = await calls.probe(call, spec, self._agent, self.request.heartbeat)
+            self._lookups += 1
+            report = await calls.probe(call, spec, self._agent, self._lookups, self.request.heartbeat)
             states.fold_probe(self.state, call, report)
 
     async def _wait(self) -> None:
@@ -174,7 +180,7 @@ class AgentWorkflow:
             await work
         except asyncio.CancelledError:
             pass
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the loop raises it again
             self._defect = error
         finally:
             self._changes += 1
@@ -206,7 +212,7 @@ class AgentWorkflow:
             reason = outcome.reason or "failed"
             raise ApplicationError(reason, result, type=outcome.failure or "failed", non_retryable=True)
         if outcome.status != "completed":
-            workflow.upsert_search_attributes([STATUS.value_set(outcome.status)])
+            _tag(outcome.status)
         return result
 
     # -- what can be seen and said from outside ------------------------------------------------------------
@@ -224,19 +230,20 @@ class AgentWorkflow:
                 self.phase = Phase.EXECUTING_TOOLS
         if status != self._shown and not isinstance(step, Finish):
             self._shown = status
-            workflow.upsert_search_attributes([STATUS.value_set(status)])
+            _tag(status)
         workflow.set_current_details(f"**{self.phase}** · step {self.state.steps} · {status}")
 
     @workflow.query(name=TRANSCRIPT, description="Messages from a position on, a page at a time")
     def transcript(self, start: int, length: int) -> Page:
-        """Return messages `start` to `length` (at most about 1 MB of them) and, with the first, the spec."""
-        messages, size = [], 0
+        """Return messages `start` to `length` (at most about 1 MB of them) or, if none are asked for, the spec."""
+        messages: list[Message] = []
+        size = 0
         for message in self.state.messages[start:length]:
-            size += len(message.model_dump_json())
-            if messages and size > 1_000_000:
+            size += len(message.model_dump_json().encode())
+            if messages and size > _LARGEST_PAGE:
                 break
             messages.append(message)
-        return Page(messages=messages, spec=self.state.spec if start == 0 else None)
+        return Page(messages=messages, spec=None if length else self.state.spec)
 
     @workflow.query(name=STATE, description="The run's whole state")
     def whole_state(self) -> RunState:
@@ -277,8 +284,9 @@ class AgentWorkflow:
 
     async def _settle_or_decide(self, wanted: Decision | Settlement, via: approvals.Via) -> Receipt:
         receipt = await self._check(wanted)
+        wanted = wanted.model_copy(update={"call": receipt.call})
         if receipt.accepted and isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
-            receipt = await self._judge(wanted, receipt, via)
+            receipt = await self._judge(wanted)
         if not receipt.accepted:
             return receipt
         if isinstance(wanted, Decision):
@@ -300,17 +308,30 @@ class AgentWorkflow:
             receipt = approvals.check(self.state, wanted)
         return receipt
 
-    async def _judge(self, decision: Decision, receipt: Receipt, via: approvals.Via) -> Receipt:
+    async def _judge(self, decision: Decision) -> Receipt:
         """Return the receipt of a decision with edited arguments: they may not fit, or it came too late."""
-        call = self._call(receipt.call)
+        call = self._call(decision.call)
         tools = [tool for tool in self.state.spec.tools if tool.name == call.call.name]
         spec = self.state.spec.model_copy(update={"tools": tools, "instructions": ""})
         request = JudgeInput(agent=self._agent, spec=spec, tool=call.call.name, arguments=decision.arguments or {})
         try:
-            judgement = await calls.judge(request, edit_id(call.position, via), self.request.heartbeat)
+            judgement = await calls.judge(request, self._edit_id(call.position), self.request.heartbeat)
         except ActivityError as error:
-            return Receipt(accepted=False, call=receipt.call, reason="invalid_edit", message=explain(error))
+            return Receipt(accepted=False, call=decision.call, reason="invalid_edit", message=explain(error))
         if judgement.problem:
             text = judgement.problem.message
-            return Receipt(accepted=False, call=receipt.call, reason="invalid_edit", message=text)
+            return Receipt(accepted=False, call=decision.call, reason="invalid_edit", message=text)
         return approvals.check(self.state, decision)
+
+    def _edit_id(self, position: str) -> str:
+        """Return an activity id of its own for each edit: two people may edit the same call at once."""
+        if update := workflow.current_update_info():
+            return edit_id(position, f"update {update.id}")
+        self._edits += 1
+        return edit_id(position, f"signal {self._edits}")
+
+
+def _tag(status: str) -> None:
+    """Let a run be found by `status`."""
+    updates: list[SearchAttributeUpdate[str]] = [STATUS.value_set(status)]
+    workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.workflow import ActivityCancellationType
+from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.state import CallState, Judgement, ModelTurn, ProbeReport, ToolReport
@@ -16,13 +17,13 @@ from perdure.wire import JUDGE, MODEL, PROBE, JudgeInput, ModelInput, ProbeInput
 _SLACK = timedelta(seconds=10)
 """Added to an attempt's own deadline: it reports by itself before the engine gives it up."""
 
-_FOREVER = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=30))
-"""The activity itself says when to stop trying; a lost worker never ends a run."""
+_FOREVER = RetryPolicy(initial_interval=timedelta(seconds=0.5), backoff_coefficient=1)
+"""For an attempt lost with its worker, which never ends a run. A failure itself says whether and when to try again."""
 
 
 async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> ModelTurn:
     """Call the model. A lost worker uses up no try; a final failure carries the provider's words."""
-    turn: ModelTurn = await workflow.start_activity(
+    handle = workflow.start_activity(
         MODEL,
         request,
         activity_id=f"{request.step}",
@@ -33,6 +34,7 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         summary=f"step {request.step}: {spec.model}{', to answer now' if request.answer_only else ''}",
     )
+    turn: ModelTurn = await _outcome(handle)
     return turn
 
 
@@ -51,10 +53,29 @@ async def tool(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta
     }
     report: ToolReport
     if spec.local:
-        report = await workflow.start_local_activity(spec.name, request, **common)
+        report = await _outcome(workflow.start_local_activity(spec.name, request, **common))
     else:
-        report = await workflow.start_activity(spec.name, request, heartbeat_timeout=heartbeat, **common)
+        report = await _outcome(workflow.start_activity(spec.name, request, heartbeat_timeout=heartbeat, **common))
     return report
+
+
+_HOPS = 5
+"""Turns of the event loop within which an activity's outcome reaches who waits for it; it takes two."""
+
+
+async def _outcome(handle: ActivityHandle[Any]) -> Any:
+    """Return how an activity ended, also where that and the cancellation of the run arrive together.
+
+    The SDK would drop an outcome that is in the history then: an effect that was done, a reply that was paid.
+    """
+    try:
+        return await asyncio.shield(handle)
+    except asyncio.CancelledError:
+        for _ in range(_HOPS):
+            await asyncio.sleep(0)
+        if not handle.done():
+            handle.cancel()
+        return await handle
 
 
 async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
@@ -64,15 +85,17 @@ async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
     arguments = dict(call.arguments)
     if spec.remote.key_argument:
         arguments[spec.remote.key_argument] = call.key
-    value = await workflow.start_activity(
+    handle = workflow.start_activity(
         spec.remote.activity,
         arguments,
         task_queue=spec.remote.task_queue,
         activity_id=call.position,
         start_to_close_timeout=spec.timeout,
         retry_policy=_tries(spec),
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         summary=_summary(call),
     )
+    value = await _outcome(handle)
     return report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order)
 
 
@@ -107,12 +130,16 @@ def _summary(call: CallState) -> str:
     return f"call {call.position} ({call.effect}{by})"[:200]
 
 
-async def probe(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta) -> ProbeReport:
-    """Look up whether the effect of a call in doubt happened."""
+async def probe(call: CallState, spec: ToolSpec, agent: str, number: int, heartbeat: timedelta) -> ProbeReport:
+    """Look up whether the effect of a call in doubt happened; `number` tells the run's look-ups apart."""
     report: ProbeReport = await workflow.start_activity(
         PROBE,
-        ProbeInput(tool=spec.name, call=tool_input(call, spec, agent)),
-        activity_id=f"{call.position}?{call.probes + 1}",
+        ProbeInput(
+            tool=spec.name,
+            call=tool_input(call, spec, agent),
+            believed_from=call.doubt.believed_from if call.doubt else None,
+        ),
+        activity_id=f"{call.position}?{number}",
         result_type=ProbeReport,
         start_to_close_timeout=spec.timeout + _SLACK,
         heartbeat_timeout=heartbeat,

@@ -28,17 +28,19 @@ class LeanJSONConverter(PydanticJSONPlainPayloadConverter):
         return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
 
 
+_LEAN = LeanJSONConverter()
+_CONVERTERS = tuple(
+    _LEAN if converter.encoding == _LEAN.encoding else converter
+    for converter in DefaultPayloadConverter.default_encoding_payload_converters
+)
+
+
 class PayloadConverter(CompositePayloadConverter):
     """Temporal's default payload converters, the JSON one replaced."""
 
     def __init__(self) -> None:
-        lean = LeanJSONConverter()
-        super().__init__(
-            *(
-                lean if converter.encoding == lean.encoding else converter
-                for converter in DefaultPayloadConverter.default_encoding_payload_converters
-            )
-        )
+        # All share these: the SDK makes a new one for every workflow task, and what pydantic has compiled would go.
+        super().__init__(*_CONVERTERS)
 
 
 data_converter = DataConverter(payload_converter_class=PayloadConverter)

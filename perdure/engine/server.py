@@ -144,7 +144,8 @@ class DevServer:
     async def start(cls, settings: Settings, *, ui_port: int | None = None) -> DevServer:
         """Return the server of `settings.folder`, once it answers: the one that runs, else a new one.
 
-        A new one listens on free ports of the loopback interface; `ui_port` sets that of its Web UI.
+        A new one listens on the loopback interface, where the last one of that folder did if those ports are
+        free: workers and open pages find it again. `ui_port` sets that of its Web UI.
 
         Raises:
             ConnectionFailed: If it can't be started; the text says why.
@@ -159,7 +160,7 @@ class DevServer:
                 raise ConnectionFailed(f"Another process holds {folder}, but its server does not answer; end it first.")
             await asyncio.sleep(0.1)
         record_path(folder).unlink(missing_ok=True)  # left over from a crash
-        grpc, ui = _free_ports(2)
+        grpc, ui = _ports(folder)
         ui_url = f"http://127.0.0.1:{ui_port or ui}"
         record = DevRecord(address=f"127.0.0.1:{grpc}", ui_url=ui_url, namespace=NAMESPACE, pid=0)
         server = cls(folder, record, lock)
@@ -265,6 +266,29 @@ def _lock(folder: Path) -> IO[bytes] | None:
         return try_lock(folder)
     except OSError as error:
         raise ConnectionFailed(f"The engine's folder {folder} can't be used: {error.strerror}.") from error
+
+
+def _ports(folder: Path) -> list[int]:
+    """Return the ports of the last server of `folder`, where nothing listens on them now; else free ones."""
+    kept = folder / "dev.ports"
+    try:
+        ports = [int(port) for port in kept.read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        ports = []
+    if len(ports) != 2 or not all(map(_is_free, ports)):  # noqa: PLR2004 - gRPC and Web UI
+        ports = _free_ports(2)
+        kept.write_text(" ".join(map(str, ports)), encoding="ascii")
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections just closed don't count
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def _free_ports(count: int) -> list[int]:

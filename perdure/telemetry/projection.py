@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeVar
+from datetime import UTC, datetime
+from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
@@ -17,31 +17,30 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
 from temporalio.converter import DataConverter
-from temporalio.exceptions import FailureError
 
-from perdure import approvals
 from perdure import events as ev
 from perdure import state as states
 from perdure.failures import error_type, explain, fold_failure
-from perdure.messages import CallRecord, Decision, Receipt, RunResult, RunStatus, Settlement, content_hash
+from perdure.messages import RunResult, RunStatus, content_hash
 from perdure.results import report_of_value
-from perdure.state import CallState, CallStatus, Judgement, ModelTurn, Outcome, ProbeReport, RunState, ToolReport
-from perdure.wire import JUDGE, MODEL, PROBE, ModelInput, ProbeInput, RunRequest, edit_id, opening_state
+from perdure.state import CallState, CallStatus, Judgement, ModelTurn, Outcome, ProbeReport, ToolReport
+from perdure.telemetry.people import People
+from perdure.wire import JUDGE, MODEL, PROBE, ModelInput, ProbeInput, RunRequest, ToolInput, opening_state
 
-T = TypeVar("T")
 
-
-async def project(handle: WorkflowHandle[Any, Any]) -> Projection:
+async def project(handle: WorkflowHandle[Any, Any], converter: DataConverter) -> Projection:
     """Return the projection of all that has happened to a run so far."""
-    projection = Projection(handle.id, handle._client.data_converter)  # noqa: SLF001 - the SDK has no accessor
+    projection = Projection(handle.id, converter)
     async for event in handle.fetch_history_events():
         await projection.feed(event)
     return projection
 
 
-async def follow(handle: WorkflowHandle[Any, Any], after: str = "") -> AsyncIterator[ev.Event]:
+async def follow(
+    handle: WorkflowHandle[Any, Any], converter: DataConverter, after: str = ""
+) -> AsyncIterator[ev.Event]:
     """Yield the events after position `after`, each once and in order, until the run has ended."""
-    projection = Projection(handle.id, handle._client.data_converter)  # noqa: SLF001 - the SDK has no accessor
+    projection = Projection(handle.id, converter)
     last = ev.position_key(after)
     async for event in handle.fetch_history_events(wait_new_event=True):
         for happened in await projection.feed(event):
@@ -58,32 +57,20 @@ class _Activity:
     attempt: int = 1
 
 
-class Projection:
+class Projection(People):
     """A run as its history tells it. Feed it events in order.
 
     Attributes:
-        state: The run's state, as the workflow has it; None before the first event.
-        events: All events so far.
-        ended: How it ended, or None.
+        started_at: When it was started, or resumed.
+        workers: Who had it, in order.
+        pending: Activities under way, by the id of the history's event.
     """
 
     def __init__(self, run_id: str, converter: DataConverter) -> None:
-        self.run_id = run_id
-        self.state: RunState | None = None
-        self.events: list[ev.Event] = []
-        self.ended: RunResult | None = None
+        super().__init__(run_id, converter)
         self.started_at: datetime | None = None
         self.workers: list[str] = []
         self.pending: dict[int, _Activity] = {}
-        self._converter = converter
-        self._updates: dict[str, Decision | Settlement] = {}
-        self._edits: dict[str, Decision] = {}
-        self._timers: dict[int, str] = {}
-        self._early: list[tuple[str, Decision | Settlement]] = []
-        self._records = 0
-        self._fresh: list[ev.Event] = []
-        self._now = datetime.now(UTC)
-        self._event_id = 0
 
     def result(self) -> RunResult:
         """Return the run's result, partial while it is open or where it was ended from outside."""
@@ -192,11 +179,17 @@ class Projection:
             probed = await self._decode(attributes.input.payloads, ProbeInput)
             if call := state.find(probed.call.position):
                 call.status = CallStatus.PROBING
+                if call.doubt:  # the workflow's clock decided, which is behind the history's
+                    call.doubt = call.doubt.model_copy(update={"believed_from": probed.believed_from})
         elif kind != JUDGE and (call := state.find(attributes.activity_id)):
-            self._start(call)
+            tool = state.spec.tool(call.call.name)
+            told = None if tool is None or tool.remote else await self._decode(attributes.input.payloads, ToolInput)
+            self._start(call, told.order if told else None)
 
-    def _start(self, call: CallState) -> None:
+    def _start(self, call: CallState, order: int | None) -> None:
+        """Start a call. Its order is what the workflow said: a local call beside it started without an event."""
         states.start(self._require(), call)
+        call.order = order or call.order
         self._tell(
             ev.ToolStarted,
             type="tool_started",
@@ -262,11 +255,13 @@ class Projection:
         tool = state.spec.tool(call.call.name) if call else None
         if call is None or tool is None:
             return
-        self._start(call)
         if attributes.HasField("failure"):
+            self._start(call, None)
             fold_failure(state, call, tool, await self._error(attributes.failure), self._now)
         else:
-            states.fold_report(state, call, await self._decode(attributes.details["result"].payloads, ToolReport))
+            report = await self._decode(attributes.details["result"].payloads, ToolReport)
+            self._start(call, report.result.execution_order)
+            states.fold_report(state, call, report)
         self._finished(call, _Activity(tool.name, call.position, (), attempt=described.get("attempt", 1)))
 
     def _fold_turn(self, turn: ModelTurn, activity: _Activity) -> None:
@@ -293,190 +288,13 @@ class Projection:
         self._tell(ev.Probed, type="probed", **told)
         states.fold_probe(state, call, report)
 
-    # -- people --------------------------------------------------------------------------------------------
-
-    async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
-        payloads = (
-            await self._converter.payload_codec.decode(list(attributes.input.payloads))
-            if (self._converter.payload_codec)
-            else attributes.input.payloads
-        )
-        name = attributes.signal_name
-        wanted = approvals.read_signal(name, [payload.data for payload in payloads])
-        if isinstance(wanted, str):
-            self._refuse(name, "signal", wanted)
-            return
-        receipt = approvals.check(self._require(), wanted)
-        if not receipt.accepted and approvals.premature(receipt):
-            self._early.append((name, wanted))
-        elif not receipt.accepted:
-            self._refuse(name, "signal", receipt.message)
-        else:
-            self._take_signal(wanted, receipt)
-
-    def _take_signal(self, wanted: Decision | Settlement, receipt: Receipt) -> None:
-        if isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
-            self._edits[edit_id(receipt.call, "signal")] = wanted
-        else:
-            self._apply(wanted, "signal")
-
-    def _refuse(self, name: str, via: Literal["signal", "update"], reason: str) -> None:
-        self._tell(ev.DecisionRefused, type="decision_refused", name=name, via=via, reason=reason)
-
-    def _take_early(self) -> None:
-        """Take the signals that came before what they are about, as the workflow does."""
-        for name, wanted in list(self._early):
-            receipt = approvals.check(self._require(), wanted)
-            if receipt.accepted or self.ended:
-                self._early.remove((name, wanted))
-            if receipt.accepted:
-                self._take_signal(wanted, receipt)
-            elif self.ended:
-                self._refuse(name, "signal", receipt.message)
-
-    def _fold_judgement(self, activity_id: str, judgement: Judgement) -> None:
-        decision = self._edits.pop(activity_id, None)
-        if decision is None:
-            return  # an update's: its own outcome says how it ended
-        receipt = approvals.check(self._require(), decision)
-        why = judgement.problem.message if judgement.problem else receipt.message
-        if judgement.problem or not receipt.accepted:
-            self._refuse("approve", "signal", why)
-        else:
-            self._apply(decision, "signal")
-
-    async def _on_update_accepted(self, attributes: Any, _: HistoryEvent) -> None:
-        request = attributes.accepted_request
-        kind: type[Decision | Settlement] = Settlement if request.input.name == "settle" else Decision
-        self._updates[request.meta.update_id] = await self._decode(request.input.args.payloads, kind)
-
-    async def _on_update_completed(self, attributes: Any, _: HistoryEvent) -> None:
-        wanted = self._updates.pop(attributes.meta.update_id, None)
-        if wanted is None or not attributes.outcome.HasField("success"):
-            return
-        receipt = await self._decode(attributes.outcome.success.payloads, Receipt)
-        if receipt.accepted:
-            self._apply(wanted, "update")
-        else:
-            name = "settle" if isinstance(wanted, Settlement) else "decide"
-            self._refuse(name, "update", receipt.message)
-
-    def _apply(self, wanted: Decision | Settlement, via: approvals.Via) -> None:
-        state = self._require()
-        call = state.find(wanted.call)
-        if call is None or not approvals.check(state, wanted).accepted:
-            return
-        name, position = call.call.name, call.position
-        if isinstance(wanted, Settlement):
-            approvals.apply_settlement(state, wanted)
-            told: dict[str, Any] = {"outcome": wanted.outcome, "by": wanted.by, "reason": wanted.reason}
-            self._tell(ev.Settled, type="settled", call=position, name=name, **told)
-        else:
-            approvals.apply_decision(state, wanted, via, self._now)
-            self._tell_decision(call)
-
-    def _tell_decision(self, call: CallState) -> None:
-        record = call.decision
-        if record:
-            told = record.model_dump(include={"approve", "by", "via", "reason", "edited"})
-            self._tell(ev.ApprovalDecided, type="approval_decided", call=call.position, name=call.call.name, **told)
-
-    async def _on_timer_started(self, _: Any, event: HistoryEvent) -> None:
-        if event.user_metadata.HasField("summary"):
-            self._timers[event.event_id] = (await self._converter.decode([event.user_metadata.summary], [str]))[0]
-
-    async def _on_timer_fired(self, attributes: Any, _: HistoryEvent) -> None:
-        summary = self._timers.pop(attributes.started_event_id, "")
-        if summary == approvals.EARLY_SUMMARY and self._early:
-            name, wanted = self._early.pop(0)
-            self._refuse(name, "signal", approvals.check(self._require(), wanted).message)
-        if summary == approvals.ALARM_SUMMARY:
-            self._ring()
-
-    def _ring(self) -> None:
-        state = self._require()
-        asking = [call for call in state.calls if call.status is CallStatus.ASKING]
-        approvals.expire(state, self._now)
-        for call in asking:
-            if call.status is CallStatus.ASKING:
-                self._tell(ev.ApprovalReminder, type="approval_reminder", call=call.position, name=call.call.name)
-            else:
-                self._tell_decision(call)
-
-    # -- telling -------------------------------------------------------------------------------------------
-
-    def _tell(self, kind: type[ev.EventBase], **fields: Any) -> None:
-        fields.setdefault("step", self.state.steps if self.state else 0)
-        position = f"{self._event_id}.{len(self._fresh)}"
-        event = kind(run_id=self.run_id, position=position, time=self._now, **fields)
-        self._fresh.append(event)  # type: ignore[arg-type] # every EventBase here is a member of the union
-
-    def _standing(self) -> dict[str, CallStatus]:
-        return {call.position: call.status for call in self.state.calls} if self.state else {}
-
-    def _tell_changes(self, before: dict[str, CallStatus]) -> None:
-        """Tell of calls that now wait, are in doubt, or have a result without having been executed."""
-        state = self._require()
-        told = {event.call for event in self._fresh if isinstance(event, ev.ToolFinished)}
-        for call in state.calls:
-            if before.get(call.position) is call.status:
-                continue
-            if call.status is CallStatus.ASKING:
-                self._tell_request(call)
-            elif call.status is CallStatus.IN_DOUBT:
-                self._tell_doubt(call)
-            elif call.status is CallStatus.CLOSED and call.position not in told:
-                self._tell_result(record=states.record_of(call))
-        for record in state.records[self._records :]:
-            if before.get(record.position) is not CallStatus.CLOSED and record.position not in told:
-                self._tell_result(record)
-        self._records = len(state.records)
-
-    def _tell_request(self, call: CallState) -> None:
-        self._tell(
-            ev.ApprovalRequested,
-            type="approval_requested",
-            call=call.position,
-            name=call.call.name,
-            arguments=call.arguments,
-            hash=call.hash,
-            why=call.call.ask or "",
-        )
-
-    def _tell_doubt(self, call: CallState) -> None:
-        message = call.doubt.message if call.doubt else ""
-        told = {"call": call.position, "name": call.call.name, "key": call.key, "message": message}
-        self._tell(ev.InDoubt, type="in_doubt", **told)
-
     def _finished(self, call: CallState, activity: _Activity) -> None:
         """Tell of a call that was executed and has its result now."""
         if call.status is CallStatus.CLOSED:
             duration = self._now - activity.started if activity.started else None
             self._tell_result(states.record_of(call), attempt=activity.attempt, duration=duration)
 
-    def _tell_result(
-        self, record: CallRecord, *, attempt: int | None = None, duration: timedelta | None = None
-    ) -> None:
-        self._tell(
-            ev.ToolFinished,
-            type="tool_finished",
-            call=record.position,
-            name=record.name,
-            status=record.status,
-            message=record.message,
-            attempt=attempt,
-            duration=duration,
-        )
-
-    def _require(self) -> RunState:
-        assert self.state is not None  # noqa: S101 - a history begins with the start
-        return self.state
-
-    async def _decode(self, payloads: Sequence[Payload], kind: type[T]) -> T:
-        value: T = (await self._converter.decode(list(payloads), [kind]))[0]
-        return value
-
-    async def _error(self, failure: Failure) -> FailureError | BaseException:
+    async def _error(self, failure: Failure) -> BaseException:
         return await self._converter.decode_failure(failure)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from perdure.approvals import apply_decision, apply_settlement, check, expire
 from perdure.messages import AssistantMessage, Decision, Problem, Settlement, ToolCall, ToolMessage, ToolResult, Usage
 from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
+from perdure.resuming import carried_on
 from perdure.state import (
     CallState,
     CallStatus,
@@ -17,7 +18,6 @@ from perdure.state import (
     RunState,
     ToolReport,
     begin,
-    carried_on,
     close_soon,
     fail,
     fold_cancelled,

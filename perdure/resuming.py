@@ -1,0 +1,26 @@
+"""From the state of a closed run to the one that it goes on from. Pure."""
+
+from __future__ import annotations
+
+from perdure.messages import UserMessage
+from perdure.state import CallStatus, Doubt, RunState, doubt
+
+GO_ON = "The limit was raised: tools can be called again. Go on where you stopped."
+
+
+def carried_on(state: RunState, *, add_steps: int) -> RunState:
+    """Return the state from which a closed run is resumed: same transcript, no outcome, more steps.
+
+    A call that was under way when the run ended is in doubt, or starts again if it only reads.
+    """
+    limits = state.limits.model_copy(update={"steps": state.limits.steps + add_steps})
+    changed = {"limits": limits, "outcome": None, "closing": False, "malformed": 0}
+    resumed = state.model_copy(deep=True, update=changed)
+    if state.closing:
+        resumed.messages.append(UserMessage(role="user", content=GO_ON, source="runtime"))
+    for call in resumed.calls:
+        if call.status is CallStatus.RUNNING and call.effect == "read":
+            call.status = CallStatus.READY
+        elif call.status in (CallStatus.RUNNING, CallStatus.PROBING):
+            doubt(resumed, call, call.doubt or Doubt(message="The run ended while it was under way."))
+    return resumed

@@ -1,0 +1,137 @@
+"""What people decide, as a run's history tells it: signals, updates, and the timers that stand for nobody's answer."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.converter import DataConverter
+
+from perdure import approvals
+from perdure import events as ev
+from perdure.messages import Decision, Receipt, Settlement
+from perdure.state import CallState, CallStatus, Judgement
+from perdure.telemetry.telling import Telling
+from perdure.wire import edit_id
+
+
+class People(Telling):
+    """The part of a projection that takes decisions and settlements."""
+
+    def __init__(self, run_id: str, converter: DataConverter) -> None:
+        super().__init__(run_id, converter)
+        self._updates: dict[str, Decision | Settlement] = {}
+        self._edits: dict[str, Decision] = {}
+        self._edits_so_far = 0
+        self._timers: dict[int, str] = {}
+        self._early: list[tuple[str, Decision | Settlement]] = []
+
+    async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
+        payloads = (
+            await self._converter.payload_codec.decode(list(attributes.input.payloads))
+            if (self._converter.payload_codec)
+            else attributes.input.payloads
+        )
+        name = attributes.signal_name
+        wanted = approvals.read_signal(name, [payload.data for payload in payloads])
+        if isinstance(wanted, str):
+            self._refuse(name, "signal", wanted)
+            return
+        receipt = approvals.check(self._require(), wanted)
+        if not receipt.accepted and approvals.premature(receipt):
+            self._early.append((name, wanted))
+        elif not receipt.accepted:
+            self._refuse(name, "signal", receipt.message)
+        else:
+            self._take_signal(wanted, receipt)
+
+    def _take_signal(self, wanted: Decision | Settlement, receipt: Receipt) -> None:
+        wanted = wanted.model_copy(update={"call": receipt.call})
+        if isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
+            self._edits_so_far += 1
+            self._edits[edit_id(receipt.call, f"signal {self._edits_so_far}")] = wanted
+        else:
+            self._apply(wanted, "signal")
+
+    def _refuse(self, name: str, via: Literal["signal", "update"], reason: str) -> None:
+        self._tell(ev.DecisionRefused, type="decision_refused", name=name, via=via, reason=reason)
+
+    def _take_early(self) -> None:
+        """Take the signals that came before what they are about, as the workflow does."""
+        for name, wanted in list(self._early):
+            receipt = approvals.check(self._require(), wanted)
+            if receipt.accepted or self.ended:
+                self._early.remove((name, wanted))
+            if receipt.accepted:
+                self._take_signal(wanted, receipt)
+            elif self.ended:
+                self._refuse(name, "signal", receipt.message)
+
+    def _fold_judgement(self, activity_id: str, judgement: Judgement) -> None:
+        decision = self._edits.pop(activity_id, None)
+        if decision is None:
+            return  # an update's: its own outcome says how it ended
+        receipt = approvals.check(self._require(), decision)
+        why = judgement.problem.message if judgement.problem else receipt.message
+        if judgement.problem or not receipt.accepted:
+            self._refuse("approve", "signal", why)
+        else:
+            self._apply(decision, "signal")
+
+    async def _on_update_accepted(self, attributes: Any, _: HistoryEvent) -> None:
+        request = attributes.accepted_request
+        kind: type[Decision | Settlement] = Settlement if request.input.name == "settle" else Decision
+        self._updates[request.meta.update_id] = await self._decode(request.input.args.payloads, kind)
+
+    async def _on_update_completed(self, attributes: Any, _: HistoryEvent) -> None:
+        wanted = self._updates.pop(attributes.meta.update_id, None)
+        if wanted is None or not attributes.outcome.HasField("success"):
+            return
+        receipt = await self._decode(attributes.outcome.success.payloads, Receipt)
+        if receipt.accepted:
+            self._apply(wanted.model_copy(update={"call": receipt.call}), "update")
+        else:
+            name = "settle" if isinstance(wanted, Settlement) else "decide"
+            self._refuse(name, "update", receipt.message)
+
+    def _apply(self, wanted: Decision | Settlement, via: approvals.Via) -> None:
+        state = self._require()
+        call = state.find(wanted.call)
+        if call is None or not approvals.check(state, wanted).accepted:
+            return
+        name, position = call.call.name, call.position
+        if isinstance(wanted, Settlement):
+            approvals.apply_settlement(state, wanted)
+            told: dict[str, Any] = {"outcome": wanted.outcome, "by": wanted.by, "reason": wanted.reason}
+            self._tell(ev.Settled, type="settled", call=position, name=name, **told)
+        else:
+            approvals.apply_decision(state, wanted, via, self._now)
+            self._tell_decision(call)
+
+    def _tell_decision(self, call: CallState) -> None:
+        record = call.decision
+        if record:
+            told = record.model_dump(include={"approve", "by", "via", "reason", "edited"})
+            self._tell(ev.ApprovalDecided, type="approval_decided", call=call.position, name=call.call.name, **told)
+
+    async def _on_timer_started(self, _: Any, event: HistoryEvent) -> None:
+        if event.user_metadata.HasField("summary"):
+            self._timers[event.event_id] = (await self._converter.decode([event.user_metadata.summary], [str]))[0]
+
+    async def _on_timer_fired(self, attributes: Any, _: HistoryEvent) -> None:
+        summary = self._timers.pop(attributes.started_event_id, "")
+        if summary == approvals.EARLY_SUMMARY and self._early:
+            name, wanted = self._early.pop(0)
+            self._refuse(name, "signal", approvals.check(self._require(), wanted).message)
+        if summary == approvals.ALARM_SUMMARY:
+            self._ring()
+
+    def _ring(self) -> None:
+        state = self._require()
+        asking = [call for call in state.calls if call.status is CallStatus.ASKING]
+        approvals.expire(state, self._now)
+        for call in asking:
+            if call.status is CallStatus.ASKING:
+                self._tell(ev.ApprovalReminder, type="approval_reminder", call=call.position, name=call.call.name)
+            else:
+                self._tell_decision(call)

@@ -1,0 +1,103 @@
+"""What every part of the projection does: hold a run's state, and tell what became of it as events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import DataConverter
+
+from perdure import events as ev
+from perdure import state as states
+from perdure.messages import CallRecord, RunResult
+from perdure.state import CallState, CallStatus, RunState
+
+T = TypeVar("T")
+
+
+class Telling:
+    """A run's state so far, and its events.
+
+    Attributes:
+        state: The run's state, as the workflow has it; None before the first event.
+        events: All events so far.
+        ended: How it ended, or None.
+    """
+
+    def __init__(self, run_id: str, converter: DataConverter) -> None:
+        self.run_id = run_id
+        self.state: RunState | None = None
+        self.events: list[ev.Event] = []
+        self.ended: RunResult | None = None
+        self._converter = converter
+        self._records = 0
+        self._fresh: list[ev.Event] = []
+        self._now = datetime.now(UTC)
+        self._event_id = 0
+
+    def _tell(self, kind: type[ev.EventBase], **fields: Any) -> None:
+        fields.setdefault("step", self.state.steps if self.state else 0)
+        position = f"{self._event_id}.{len(self._fresh)}"
+        event = kind(run_id=self.run_id, position=position, time=self._now, **fields)
+        self._fresh.append(event)  # type: ignore[arg-type] # every EventBase here is a member of the union
+
+    def _standing(self) -> dict[str, CallStatus]:
+        return {call.position: call.status for call in self.state.calls} if self.state else {}
+
+    def _tell_changes(self, before: dict[str, CallStatus]) -> None:
+        """Tell of calls that now wait, are in doubt, or have a result without having been executed."""
+        state = self._require()
+        told = {event.call for event in self._fresh if isinstance(event, ev.ToolFinished)}
+        for call in state.calls:
+            if before.get(call.position) is call.status:
+                continue
+            if call.status is CallStatus.ASKING:
+                self._tell_request(call)
+            elif call.status is CallStatus.IN_DOUBT:
+                self._tell_doubt(call)
+            elif call.status is CallStatus.CLOSED and call.position not in told:
+                self._tell_result(record=states.record_of(call))
+        for record in state.records[self._records :]:
+            if before.get(record.position) is not CallStatus.CLOSED and record.position not in told:
+                self._tell_result(record)
+        self._records = len(state.records)
+
+    def _tell_request(self, call: CallState) -> None:
+        self._tell(
+            ev.ApprovalRequested,
+            type="approval_requested",
+            call=call.position,
+            name=call.call.name,
+            arguments=call.arguments,
+            hash=call.hash,
+            why=call.call.ask or "",
+        )
+
+    def _tell_doubt(self, call: CallState) -> None:
+        message = call.doubt.message if call.doubt else ""
+        told = {"call": call.position, "name": call.call.name, "key": call.key, "message": message}
+        self._tell(ev.InDoubt, type="in_doubt", **told)
+
+    def _tell_result(
+        self, record: CallRecord, *, attempt: int | None = None, duration: timedelta | None = None
+    ) -> None:
+        self._tell(
+            ev.ToolFinished,
+            type="tool_finished",
+            call=record.position,
+            name=record.name,
+            status=record.status,
+            message=record.message,
+            attempt=attempt,
+            duration=duration,
+        )
+
+    def _require(self) -> RunState:
+        assert self.state is not None  # noqa: S101 - a history begins with the start
+        return self.state
+
+    async def _decode(self, payloads: Sequence[Payload], kind: type[T]) -> T:
+        value: T = (await self._converter.decode(list(payloads), [kind]))[0]
+        return value
