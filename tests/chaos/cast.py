@@ -1,0 +1,140 @@
+"""The agent whose worker is killed: tools of every effect, and a model that plays what the task says.
+
+A task is JSON: `{"run": ID, "replies": [...]}`; see `perdure.testing.script` for the replies. Each tool tells the
+stage that it is before and after its effect.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from contextlib import closing
+from uuid import uuid4
+
+from perdure import Agent, Done, NotDone, ToolContext, tool
+from perdure.activities.providers import register
+from perdure.messages import AssistantMessage
+from perdure.testing import ScriptedModel
+
+
+def tell_blocking(op, **said):
+    """Tell the stage something, and return its answer.
+
+    Raises:
+        ConnectionError: If it gave none.
+    """
+    host, port = os.environ["CHAOS_STAGE"].split(":")
+    with closing(socket.create_connection((host, int(port)))) as connection, connection.makefile("rwb") as stream:
+        stream.write(_line(op, said))
+        stream.flush()
+        return _answer(stream.readline())
+
+
+async def tell(op, **said):
+    """Tell the stage something without blocking the loop."""
+    reader, writer = await asyncio.open_connection(*os.environ["CHAOS_STAGE"].split(":"))
+    try:
+        writer.write(_line(op, said))
+        return _answer(await reader.readline())
+    finally:
+        writer.close()
+
+
+def _line(op, said):
+    return json.dumps({"op": op, "pid": os.getpid(), **said}).encode() + b"\n"
+
+
+def _answer(line):
+    if not line:
+        raise ConnectionResetError("the stage closed the connection without an answer")
+    return json.loads(line)
+
+
+# -- tools -------------------------------------------------------------------------------------------------
+
+
+def asks(run: str, ask: str = "") -> bool:
+    """Judge whether a person is asked; edited arguments are judged where the stage can hold it."""
+    if ask == "edited":
+        tell_blocking("at", run=run, point="judging")
+    return bool(ask)
+
+
+async def was_done(ctx: ToolContext, **_: object) -> Done | NotDone:
+    """Look into the ledger."""
+    found = await tell("look", run=ctx.run_id, key=ctx.idempotency_key)
+    return Done("found") if found["found"] else NotDone()
+
+
+def effect_of(ctx, name, idempotent):
+    """Return what is said to the stage to have the effect."""
+    said = {"run": ctx.run_id, "tool": name, "key": ctx.idempotency_key, "call": ctx.call}
+    return {**said, "idempotent": idempotent}
+
+
+def performing(name, *, effect, **options):
+    """Return an async tool that has an effect on the ledger, or reads from it."""
+
+    async def perform(ctx: ToolContext, run: str, ask: str = "", careful: bool = False) -> str:
+        await tell("at", run=ctx.run_id, point=f"{name} before")
+        if careful and ctx.cancelled:
+            return "too late: nothing was done"
+        said = effect_of(ctx, name, idempotent=effect != "unsafe")
+        answer = await tell("effect", **said)
+        await tell("at", run=ctx.run_id, point=f"{name} after")
+        return f"{name} {answer['number']}"
+
+    return tool(name=name, description=f"{name} something", effect=effect, approval=asks, **{"timeout": 20, **options})(
+        perform
+    )
+
+
+@tool(approval=asks, timeout=20)
+def pay_in_thread(ctx: ToolContext, run: str, ask: str = "") -> str:
+    """Pay, in a thread that nobody can stop."""
+    tell_blocking("at", run=ctx.run_id, point="pay_in_thread before")
+    answer = tell_blocking("effect", **effect_of(ctx, "pay_in_thread", idempotent=False))
+    tell_blocking("at", run=ctx.run_id, point="pay_in_thread after")
+    return f"pay_in_thread {answer['number']}"
+
+
+TOOLS = [
+    performing("read", effect="read"),
+    performing("local_read", effect="read", local=True),
+    performing("charge", effect="idempotent"),
+    performing("pay", effect="unsafe"),
+    performing("pay_probed", effect="unsafe", probe=was_done, timeout=8),
+    pay_in_thread,
+    performing("pay_probed_soon", effect="unsafe", probe=was_done, timeout=2),
+]
+
+
+# -- the model ---------------------------------------------------------------------------------------------
+
+
+class PlayedModel:
+    """Plays the task, and tells the stage that it is before, during and after turn 1, 2, …"""
+
+    provider = "played"
+
+    def __init__(self, name, settings):
+        del name, settings
+        self._models = {}
+
+    async def generate(self, request):
+        task = json.loads(request.messages[0].content)
+        turn = 1 + sum(isinstance(message, AssistantMessage) for message in request.messages)
+        name, run = f"model {turn}", task["run"]
+        await tell("at", run=run, point=f"{name} before")
+        await tell("effect", run=run, tool=name, key=f"{run} {uuid4()}", call="", idempotent=False)
+        model = self._models.setdefault(run, ScriptedModel(task["replies"]))
+        reply = await model.generate(request)
+        await tell("at", run=run, point=f"{name} after")
+        return reply
+
+    async def aclose(self):
+        pass
+
+
+register("played", PlayedModel)
+chaos = Agent("chaos", "played:task", tools=TOOLS)

@@ -1,0 +1,95 @@
+"""What holds for every run, whatever was killed."""
+
+import asyncio
+
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from perdure.engine.converter import data_converter
+from perdure.events import position_key
+from perdure.workflows.agent import AgentWorkflow
+from tests.chaos.play import Case, Played
+
+
+
+def check_sound(played: Played, case: Case):
+    """Assert what has to hold for every run, that it is completed, and what the case expects."""
+    check_run(played)
+    assert played.result.status == "completed"
+    assert {record.position: record.status for record in played.result.calls} == case.results
+    tools = [effect.tool for effect in played.effects if not effect.tool.startswith("model")]
+    assert {tool: tools.count(tool) for tool in tools} == case.effects
+    if case.doubts is not None:
+        assert sum(event.type == "in_doubt" for event in played.events) == case.doubts
+
+
+def check_run(played: Played):
+    """Assert what has to hold for every run."""
+    assert played.trouble == ""
+    assert played.result
+    assert played.executions == 1
+    check_ledger(played)
+    check_transcript(played)
+    check_history(played)
+    check_events(played)
+
+
+def check_ledger(played: Played):
+    """Assert that no call had two effects, be it under one key or two, and that each is told as what it was."""
+    calls = [effect.call for effect in played.effects if effect.call]
+    assert len(calls) == len(set(calls))
+    keys = [effect.key for effect in played.effects if effect.call]
+    assert len(keys) == len(set(keys))
+    for record in played.result.calls:
+        done = record.position in calls
+        if record.name not in ("read", "local_read") and record.status != "in_doubt":
+            assert done == (record.status == "ok"), record
+
+
+def check_transcript(played: Played):
+    """Assert that each call has exactly one result, in call order, and that the order of execution is told right."""
+    assert played.state
+    asked, answered, orders = [], [], []
+    for message in played.state.messages:
+        match message.role:
+            case "assistant":
+                assert asked == answered
+                asked, answered = [call.id for call in message.calls], []
+            case "tool":
+                answered.append(message.result.call_id)
+                orders.append(message.result.execution_order)
+            case _:
+                pass
+    started = [order for order in orders if order is not None]
+    assert sorted(started) == list(range(1, len(started) + 1))
+
+
+def check_history(played: Played):
+    """Assert that no workflow task failed, and that the history replays with the same code."""
+    assert played.history
+    names = [event.WhichOneof("attributes") for event in played.history.events]
+    failed = [
+        event.workflow_task_failed_event_attributes
+        for event, name in zip(played.history.events, names, strict=True)
+        if name == "workflow_task_failed_event_attributes"
+    ]
+    assert not failed
+    replayer = Replayer(
+        workflows=[AgentWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), data_converter=data_converter
+    )
+    replayed = asyncio.run(replayer.replay_workflow(played.history, raise_on_replay_failure=False))
+    assert replayed.replay_failure is None
+
+
+def check_events(played: Played):
+    """Assert that following gave each event once and in order, and that the projection is what the workflow has."""
+    assert played.events == played.again
+    assert played.events[3:] == played.rest
+    positions = [position_key(event.position) for event in played.events]
+    assert positions == sorted(set(positions))
+    assert played.events[0].type == "run_started"
+    assert played.events[-1].type == "run_finished"
+    finished = [event.call for event in played.events if event.type == "tool_finished"]
+    assert sorted(finished) == sorted(record.position for record in played.result.calls)
+    assert played.projection
+    told, kept = played.projection.state.model_dump(), played.state.model_dump()
+    assert {name: told[name] for name in told if told[name] != kept[name]} == {}

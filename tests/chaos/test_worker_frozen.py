@@ -1,0 +1,144 @@
+"""A worker is frozen or cut off, taken for lost, and comes back late: it must not do what others have done.
+
+`EARLY` and `LATE` are frozen with SIGSTOP and lose their connections, as a suspended machine does; `KEPT` keep them,
+so that the server goes on handing them work; `CUT_OFF` go on working where nobody hears them.
+"""
+
+import asyncio
+
+import pytest
+
+from tests.chaos.cable import Cable
+from tests.chaos.checks import check_sound
+from tests.chaos.play import Case, Player, call, play
+from tests.chaos.stage import Stage
+from tests.chaos.world import World
+
+pytestmark = pytest.mark.chaos
+
+
+def one(name, point, *, status="ok", effects=1, doubts=0, settle="", **arguments):
+    """Return the case of a single call."""
+    done = {name: effects} if effects else {}
+    return Case(((call(name, **arguments),),), (point,), {"1.1": status}, done, doubts=doubts, settle=settle)
+
+
+EARLY = {
+    # The first look says "not done", and was made too early: the frozen worker can still do it.
+    "probed before its effect": one("pay_probed", "pay_probed before"),
+    "probed while its request is on the way": one("pay_probed", "pay_probed during"),
+}
+LATE = {
+    "model called": Case(((call("read"),),), ("model 1 before",), {"1.1": "ok"}, {"read": 1}),
+    "model answered": Case(((call("read"),),), ("model 2 after",), {"1.1": "ok"}, {"read": 1}),
+    "idempotent before": one("charge", "charge before"),
+    "idempotent after": one("charge", "charge after"),
+    "unsafe after": one("pay", "pay after", doubts=1),
+    "probed after": one("pay_probed", "pay_probed after"),
+    "probed before, and looks at its deadline": one(
+        "pay_probed", "pay_probed before", status="error", effects=0, careful=True
+    ),
+    "waiting for approval": Case(((call("pay", ask="yes"),),), ("approval",), {"1.1": "ok"}, {"pay": 1}),
+}
+KEPT = {f"{name}, connections kept": LATE[name] for name in ("model called", "unsafe after", "waiting for approval")}
+CUT_OFF = {f"{name}, cut off": LATE[name] for name in LATE if "deadline" not in name}
+CUT_OFF["probed before, cut off"] = one("pay_probed", "pay_probed before")
+UNHEARD = one("pay", "approval", status="error", effects=0, doubts=1, settle="not-done", ask="yes")
+UNHEARD_PROBED = one("pay_probed_soon", "approval", status="error", effects=0, ask="yes")
+CASES = {**EARLY, **LATE, **KEPT, **CUT_OFF}
+
+
+async def come_back_early(world, players, worker):
+    """Go on as soon as each has been looked up once."""
+    looks = world.stage.looks
+    await world.stage.until(lambda: all(player.played.run in looks for player in players))
+    assert not any(found for player in players for found in looks[player.played.run])
+    for player in players:
+        player.release()
+    worker.thaw()
+
+
+async def come_back_late(world, players, worker):
+    """Go on when the runs have ended."""
+    await asyncio.gather(*(player.finish() for player in players))
+    for player in players:
+        player.release()
+    worker.thaw()
+
+
+async def go_on_alone(world, players, worker):
+    """Go on at once, while others take over."""
+    worker.thaw()
+    for player in players:
+        player.release()
+    await asyncio.gather(*(player.finish() for player in players))
+
+
+async def wave(home, stage, cases, then, *, cut=True):
+    """Play `cases` on a server of their own: freeze their worker, start another one, do `then`, and mend all."""
+    async with World.open(home, stage) as world, Cable.to(world.server.address) as cable:
+
+        async def breaking(world, players, worker):
+            worker.freeze()
+            if cut:
+                cable.pull()
+            other = world.worker()
+            for player in players:
+                await player.between()
+            await then(world, players, worker)
+            cable.plug()
+            worker.ask_to_end()  # which it does once nothing is under way in it any more
+            await worker.ended()
+            return other
+
+        return await play(world, cases, breaking, world.worker(TEMPORAL_ADDRESS=cable.address))
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    async def all_waves():
+        async with Stage.open() as stage:
+            waves = [(EARLY, come_back_early, {}), (LATE, come_back_late, {}), (CUT_OFF, go_on_alone, {})]
+            waves.append((KEPT, come_back_late, {"cut": False}))
+            playing = [wave(tmp_path_factory.mktemp("frozen"), stage, *one, **how) for *one, how in waves]
+            return {name: run for runs in await asyncio.gather(*playing) for name, run in runs.items()}
+
+    return asyncio.run(all_waves())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_worker_comes_back_after(played, name):
+    check_sound(played[name], CASES[name])
+
+
+def test_probe_that_asks_too_early_is_asked_again_and_finds_the_effect(played):
+    assert [played[name].looks for name in EARLY] == [[False, True], [False, True]]
+
+
+@pytest.mark.parametrize("case", [UNHEARD, UNHEARD_PROBED], ids=["by a person", "by a probe"])
+def test_unsafe_call_given_up_before_its_frozen_worker_heard_of_it_is_never_executed(tmp_path, case):
+    async def unheard():
+        async with Stage.open() as stage, World.open(tmp_path, stage) as world:
+            # One worker has no place left, so that the call is handed to the other one, which sleeps.
+            full = world.worker(PERDURE_MAX_ACTIVITIES="1")
+            player = Player(world, "unheard", case)
+            other = Player(world, "other", Case(((call("read"),),), ("read before",), {"1.1": "ok"}, {"read": 1}))
+            for each in (player, other):
+                await each.start()
+                await each.reach()
+                each.turn()
+            asleep = world.worker()
+            await world.polled_by(asleep)
+            asleep.freeze()
+            await player.between()
+            await player.until("in_doubt", "probed")
+            other.release()
+            await asyncio.gather(player.finish(), other.finish())
+            asleep.thaw()
+            asleep.ask_to_end()
+            await asleep.ended()
+            await player.finish()
+            assert full.pid != asleep.pid
+            return player.played
+
+    check_sound(asyncio.run(unheard()), case)

@@ -1,0 +1,134 @@
+"""A real server, real worker processes, and clients: what the crash tests break and look at."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+
+from perdure import Client, Settings
+from perdure.engine.server import DevServer
+from perdure.loading import load_agents, task_queue
+from tests.conftest import environment
+
+CAST = Path(__file__).with_name("cast.py")
+WORKER = [sys.executable, "-m", "perdure.starter", "worker", str(CAST)]
+
+
+class WorkerProcess:
+    """A worker in a process of its own."""
+
+    def __init__(self, log, environment):
+        self._log = log
+        with log.open("wb") as file:
+            # stdin is nobody's: a worker must not read the terminal of the tests.
+            self._process = subprocess.Popen(
+                WORKER, cwd=log.parent, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
+            )
+        self.pid = self._process.pid
+
+    def kill(self):
+        """End it with SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self):
+        """Stop it with SIGSTOP: its connections stay, it says nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self):
+        """Let a frozen one go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def ask_to_end(self):
+        """Send SIGTERM."""
+        self._process.terminate()
+
+    async def said(self, words):
+        """Return once it has said that on stderr."""
+        while words not in self._log.read_text():  # noqa: ASYNC110 - a log tells nobody
+            await asyncio.sleep(0.02)
+
+    async def ended(self, within=15):
+        """Return its exit code."""
+        return await asyncio.to_thread(self._process.wait, within)
+
+
+class World:
+    """One server with its home folder, the workers started on it, and two clients."""
+
+    def __init__(self, home, stage, server, environment):
+        self.stage = stage
+        self.server = server
+        agent = load_agents(str(CAST))[0]
+        self.spec = agent.spec
+        self._queue = task_queue(agent.source, Settings())
+        self.clients: list[Client] = []
+        self._home = home
+        self._environment = environment
+        self._workers: list[WorkerProcess] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, home, stage, heartbeat=2):
+        """Start the server in `home`; at the end, kill what is left of workers and server.
+
+        Args:
+            heartbeat: A worker silent for so many seconds is taken for lost.
+        """
+        settings = Settings(home=home, heartbeat_timeout=timedelta(seconds=heartbeat))
+        ours = {"PERDURE_GRACE": "PT1S", "PERDURE_CANCEL_GRACE": "PT0.3S", "CHAOS_STAGE": stage.address}
+        async with await DevServer.start(settings) as server:
+            world = cls(home, stage, server, environment(home, **ours))
+            try:
+                world.clients = [await Client.connect(settings), await Client.connect(settings)]
+                yield world
+            finally:
+                world.kill_workers()
+
+    @property
+    def client(self):
+        return self.clients[0]
+
+    def worker(self, **more):
+        """Start another worker process, with these environment variables besides."""
+        worker = WorkerProcess(self._home / f"worker-{len(self._workers)}.log", {**self._environment, **more})
+        self._workers.append(worker)
+        return worker
+
+    async def polled_by(self, worker):
+        """Return once the server holds polls of that worker for activities."""
+        queue = TaskQueue(name=self._queue)
+        request = DescribeTaskQueueRequest(
+            namespace="default", task_queue=queue, task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
+        )
+        while True:
+            described = await self.client.temporal.workflow_service.describe_task_queue(request)
+            if any(f" {worker.pid}@" in poller.identity for poller in described.pollers):
+                return
+            await asyncio.sleep(0.05)
+
+    def shorten(self, seconds):
+        """Give the tools of runs that are started from now on another timeout."""
+        tools = [tool.model_copy(update={"timeout": timedelta(seconds=seconds)}) for tool in self.spec.tools]
+        self.spec = self.spec.model_copy(update={"tools": tools})
+
+    def kill_workers(self):
+        """Kill all that are left."""
+        for worker in self._workers:
+            worker.kill()
+
+    async def start(self, run, task):
+        """Start a run twice at once, as two clients do that know nothing of each other."""
+        await asyncio.gather(*(c.start(self.spec, task, id=run, task_queue=self._queue) for c in self.clients))
+
+    def kill_server(self):
+        """SIGKILL the server; it is started again on the same database file."""
+        os.kill(self.server.record.pid, signal.SIGKILL)
