@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS ?= tests
 
-.PHONY: help demo test check fmt chaos docs ci clean
+.PHONY: help demo test check fmt chaos bench docs ci clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -37,6 +37,9 @@ fmt: $(VENV)/.dev ## Format, and repair what the linter can
 
 chaos: $(VENV)/.dev ## Kill workers and the server, over and over (ROUNDS=20)
 	PERDURE_CHAOS_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+
+bench: $(VENV)/.dev ## Measure what Perdure costs beside Temporal by hand, in a few minutes (ARGS=--full: an hour)
+	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(VENV)/.dev ## Write the page of the commands from the commands
 	@mkdir -p docs/reference

@@ -1,0 +1,245 @@
+"""What is recorded: for each kind of thing that can happen to a run, one short run to which it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+
+from perdure import Approval, Client, Done, Limits, NotDone, Tool, ToolContext, ToolError, tool
+from perdure.client import RunHandle
+
+Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
+BOOKINGS = "replay-bookings"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A model's replies, the agent's tools and options, and what people do meanwhile."""
+
+    replies: Sequence[Any]
+    tools: Sequence[Tool] = ()
+    meanwhile: Meanwhile | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+# -- tools -------------------------------------------------------------------------------------------------
+
+
+@tool(effect="read")
+async def look(where: str) -> dict[str, str]:
+    """Look somewhere."""
+    if where == "cellar":
+        raise ToolError("The cellar is locked.", suggestion="Look elsewhere.")
+    return {"where": where, "seen": "nothing"}
+
+
+@tool(effect="read", local=True)
+async def clock() -> str:
+    """Say what time it is."""
+    return "noon"
+
+
+@tool(effect="idempotent")
+def tidy(room: str, ctx: ToolContext) -> str:
+    """Tidy a room; the first try never works."""
+    if ctx.attempt == 1:
+        raise OSError("the broom broke")
+    return f"{room} is tidy"
+
+
+@tool
+def paint(colour: str) -> str:
+    """Paint the room."""
+    return f"painted {colour}"
+
+
+@tool(approval="always")
+def sell(what: str, price: int = 1) -> str:
+    """Sell something."""
+    return f"sold {what} for {price}"
+
+
+@tool
+def send(letter: str, ctx: ToolContext) -> str:
+    """Send a letter; nobody learns whether it arrived."""
+    del letter, ctx
+    raise ConnectionError("no reply")
+
+
+async def looked_up(ctx: ToolContext, letter: str) -> Done | NotDone:
+    """Say whether a letter arrived: some did."""
+    del ctx
+    return Done("delivered") if letter == "love" else NotDone()
+
+
+registered = tool(name="send_registered", timeout=0.5, probe=looked_up)(send.function or send)
+
+
+@tool(effect="read")
+async def dream() -> str:
+    """Dream for a minute."""
+    await asyncio.sleep(60)
+    return "of sheep"
+
+
+@activity.defn(name="Book")
+async def book_elsewhere(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Book, as another team's worker does."""
+    return {"booked": arguments["room"]}
+
+
+book = Tool.remote(
+    activity="Book",
+    task_queue=BOOKINGS,
+    name="book",
+    description="Book a room.",
+    parameters={"type": "object", "properties": {"room": {"type": "integer"}}, "required": ["room"]},
+)
+
+
+# -- what people do ----------------------------------------------------------------------------------------
+
+
+async def until(handle: RunHandle, kind: str, nth: int = 1) -> Any:
+    """Return the `nth` event of that type."""
+    async for event in handle.events():
+        nth -= event.type == kind
+        if not nth:
+            return event
+    raise AssertionError(kind)
+
+
+async def decide(handle: RunHandle, client: Client) -> None:
+    """Approve two sales, both with another price: one in Perdure's way, one by a plain signal."""
+    request = await until(handle, "approval_requested")
+    await handle.approve("1.1", arguments={"what": "a chair", "price": 5}, hash=request.hash, by="ann")
+    signal = {"call": "1.2", "arguments": {"what": "a table", "price": 7}, "by": "ben", "reason": "worth more"}
+    await client.temporal.get_workflow_handle(handle.id).signal("approve", signal)
+
+
+async def deny(handle: RunHandle, client: Client) -> None:
+    """Deny one sale, approve the other, and send a signal that nobody understands."""
+    await until(handle, "approval_requested", 2)
+    await client.temporal.get_workflow_handle(handle.id).signal("aprove", "1.1")
+    await handle.deny("1.1", by="ann", reason="it is mine")
+    await handle.approve("1.2", by="ann")
+
+
+async def deny_one(handle: RunHandle, client: Client) -> None:
+    """Deny one sale of two."""
+    del client
+    await until(handle, "approval_requested", 2)
+    await handle.deny("1.1", by="ann", reason="it is mine")
+
+
+async def settle(handle: RunHandle, client: Client) -> None:
+    """Have a letter sent again, then say that it arrived; of the other, that it did not."""
+    del client
+    await until(handle, "in_doubt")
+    await handle.settle("1.1", "retry", by="ann")
+    await until(handle, "in_doubt", 2)
+    await handle.settle("1.1", "done", result="it is there", by="ann", reason="I asked")
+    await until(handle, "in_doubt", 3)
+    await handle.settle("1.2", "not-done", by="ben")
+
+
+async def cancel_asleep(handle: RunHandle, client: Client) -> None:
+    """Cancel while one call runs and another waits for approval."""
+    del client
+    await until(handle, "tool_started")
+    await handle.cancel("enough")
+
+
+async def cancel_waiting(handle: RunHandle, client: Client) -> None:
+    """Cancel while a call waits for approval."""
+    del client
+    await until(handle, "approval_requested")
+    await handle.cancel("enough")
+
+
+async def speak_too_early(handle: RunHandle, client: Client) -> None:
+    """Approve a call that the model has yet to ask for, and one that never comes."""
+    workflow = client.temporal.get_workflow_handle(handle.id)
+    await workflow.signal("approve", {"call": "1.1", "by": "ann"})
+    await workflow.signal("approve", {"call": "9.9", "by": "ann"})
+
+
+async def resume(handle: RunHandle, client: Client) -> None:
+    """Go on with a run that has used up its steps."""
+    del client
+    await handle.result()
+    await handle.resume(add_steps=3)
+
+
+# -- the scenarios -----------------------------------------------------------------------------------------
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    """Return a call as scripts have it."""
+    return {"name": name, "arguments": arguments}
+
+
+def calls(*chosen: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a reply with calls."""
+    return {"calls": list(chosen), **more}
+
+
+SALES = calls(call("sell", what="a chair"), call("sell", what="a table"))
+LOOKS = [calls(call("look", where=where)) for where in ("attic", "garden", "roof")]
+SCENARIOS = {
+    "plain_answer": Scenario(["Here you are."]),
+    "tools": Scenario(
+        [
+            calls(*(call("look", where=where) for where in ("attic", "cellar", "garden"))),
+            calls(
+                call("tidy", room="attic"),
+                call("paint", colour="red"),
+                call("look", where="roof"),
+                call("paint", color="blue"),
+                call("fly"),
+                call("paint", colour="green"),
+                text="Now I work.",
+            ),
+            "Done.",
+        ],
+        [look, tidy, paint],
+    ),
+    "approved_with_edits": Scenario([SALES, "Sold."], [sell], decide),
+    "denied": Scenario([SALES, "Sold one."], [sell], deny),
+    "denied_to_stop": Scenario([SALES, "Sold one."], [sell], deny_one, {"approval": Approval(on_denial="stop")}),
+    "approval_expired": Scenario(
+        [SALES, "Nobody wanted to sell."],
+        [sell],
+        options={"approval": Approval(expires=timedelta(seconds=1), remind_every=timedelta(seconds=0.4))},
+    ),
+    "doubt_settled_by_probe": Scenario(
+        [calls(call("send_registered", letter="love"), call("send_registered", letter="bill")), "One arrived."],
+        [registered],
+    ),
+    "doubt_settled_by_person": Scenario(
+        [calls(call("send", letter="love"), call("send", letter="bill")), "One arrived."], [send], settle
+    ),
+    "doubt_told_to_model": Scenario(
+        [calls(call("mail", letter="love")), "Nobody knows."],
+        [tool(name="mail", in_doubt="tell_model")(send.function or send)],
+    ),
+    "local_tool": Scenario([calls(call("clock"), call("clock")), calls(call("clock")), "Noon."], [clock]),
+    "remote_tool": Scenario([calls(call("book", room=7)), "Booked."], [book]),
+    "cancelled_while_running": Scenario(
+        [calls(call("dream"), call("sell", what="a chair"))], [dream, sell], cancel_asleep
+    ),
+    "cancelled_while_waiting": Scenario([SALES], [sell], cancel_waiting),
+    "budget_exhausted": Scenario([*LOOKS[:2], "Not everywhere."], [look], options={"limits": Limits(steps=3)}),
+    "resumed": Scenario([LOOKS[0], "Not yet.", LOOKS[1], "Now."], [look], resume, {"limits": Limits(steps=2)}),
+    "signalled_too_early": Scenario(
+        [calls(call("sell", what="a chair"), delay=0.3), {"text": "Sold.", "delay": 1.2}], [sell], speak_too_early
+    ),
+    "repeated_calls": Scenario([LOOKS[0]] * 6 + ["Nothing there."], [look]),
+    "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
+    "malformed_output": Scenario([""]),
+}

@@ -1,0 +1,128 @@
+"""Runs that ended long ago, replayed: today's code has to decide as they did, or waiting runs would break."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.exceptions import FailureError
+
+from perdure.events import RunFinished, position_key
+from perdure.state import RunState
+from perdure.workflows import calls
+from tests.replay.replaying import HERE, NAMES, end_of, history_of, projected, replay_in_sandbox, replayed, state_of
+from tests.replay.scenarios import SCENARIOS
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_recorded_run_replays_into_the_state_in_which_it_ended(name: str) -> None:
+    assert await replayed(name) == state_of(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_workflow_does_nothing_that_the_sandbox_forbids(name: str) -> None:
+    await replay_in_sandbox(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_projection_of_a_recorded_run_tells_the_end_that_it_had(name: str) -> None:
+    projection, own = await projected(name), state_of(name)
+    assert projection.state is not None
+    assert without_times(projection.state) == without_times(own)
+    last = projection.events[-1]
+    assert isinstance(last, RunFinished)
+    assert own.outcome is not None
+    assert (last.status, last.reason, last.failure) == (own.outcome.status, own.outcome.reason, own.outcome.failure)
+    assert (projection.result().text, last.text) == (own.text, own.text)
+
+
+def without_times(state: RunState) -> dict[str, Any]:
+    """Return `state` without when approval was asked for: the workflow learns of a reply a moment after the engine."""
+    data = state.model_dump()
+    return {**data, "calls": [{**call, "asked_at": None} for call in data["calls"]]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_events_of_a_recorded_run_have_positions_that_only_grow(name: str) -> None:
+    positions = [position_key(event.position) for event in (await projected(name)).events]
+    assert positions == sorted(set(positions))
+    assert {event for event, _ in positions} <= {event.event_id for event in history_of(name).events}
+
+
+# -- the replays can fail ----------------------------------------------------------------------------------
+
+
+async def broken(name: str) -> str:
+    """Return what replaying a history says, which has to be that it does not fit."""
+    with pytest.raises(workflow.NondeterminismError) as raised:
+        await replayed(name)
+    return str(raised.value)
+
+
+async def test_inserted_activity_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = calls.model
+
+    async def twice(*args: Any) -> Any:
+        await once(*args)
+        return await once(*args)
+
+    monkeypatch.setattr(calls, "model", twice)
+    assert "TMPRL1100" in await broken("plain_answer")
+
+
+async def test_renamed_activity_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "MODEL", "perdure.another")
+    assert "TMPRL1100" in await broken("plain_answer")
+
+
+async def test_effects_side_by_side_instead_of_in_order_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.steps._beside", lambda _call: True)
+    assert "TMPRL1100" in await broken("tools")
+
+
+async def test_defect_of_the_workflow_is_not_taken_for_the_recorded_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr("perdure.state.fold_turn", fails)
+    with pytest.raises((workflow.NondeterminismError, FailureError)):
+        await replayed("plain_answer")
+
+
+async def test_other_words_to_the_model_are_seen_in_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.state.CLOSING", "That's it.")
+    assert await replayed("budget_exhausted") != state_of("budget_exhausted")
+
+
+# -- what is committed -------------------------------------------------------------------------------------
+
+
+def test_every_scenario_has_a_history_and_an_end() -> None:
+    assert NAMES == sorted(SCENARIOS) == sorted(path.stem for path in (HERE / "ends").glob("*.json"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_run_names_no_machine(name: str) -> None:
+    told = texts(json.loads((HERE / "histories" / f"{name}.json").read_text("utf-8"))) + texts(end_of(name))
+    machine = re.compile(r"\d@|/(home|root|tmp|usr|Users|work)\b")
+    assert not [text for text in told if machine.search(text)]
+
+
+def texts(data: Any) -> list[str]:
+    """Return every text in a history, what its payloads hold included."""
+    if isinstance(data, dict):
+        return [text for value in data.values() for text in texts(value)]
+    if isinstance(data, list):
+        return [text for value in data for text in texts(value)]
+    return [data, _decoded(data)] if isinstance(data, str) else []
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except ValueError:
+        return ""
