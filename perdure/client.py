@@ -31,15 +31,14 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents import Agent, Task
 from perdure.engine import search_attributes
-from perdure.engine.connection import connect, target
+from perdure.engine.connection import Absence, connect, target
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
 from perdure.loading import task_queue as queue_of
 from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement, content_hash
 from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
-from perdure.state import RunState
-from perdure.wire import DECIDE, SETTLE, STATE, WORKFLOW, RunRequest
+from perdure.wire import DECIDE, SETTLE, WORKFLOW, RunRequest
 
 if TYPE_CHECKING:
     from perdure.events import Event
@@ -139,7 +138,8 @@ class Client:
                 if len(runs) >= limit:
                     break
         except RPCError as error:
-            raise _unreachable(error) from error
+            if "invalid search attribute" not in error.message:  # a server that has never had a run of ours
+                raise _unreachable(self.temporal, error) from error
         return runs
 
 
@@ -177,7 +177,7 @@ async def _begin(
         )
     except RPCError as error:
         if "search attribute" not in error.message:
-            raise _unreachable(error) from error
+            raise _unreachable(temporal, error) from error
         await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
         await _begin(temporal, run_id, request, task_queue, reuse, labels)
 
@@ -229,13 +229,17 @@ class RunHandle:
             RunCancelled: If it was cancelled; likewise.
             RunNotFound: If there is no such run.
         """
-        try:
-            result: RunResult = await self._workflow(RunResult).result(follow_runs=False)
-        except WorkflowFailureError as error:
-            raise await self._ended(error) from error
-        except RPCError as error:
-            raise self._rpc(error) from error
-        return result
+        absence = Absence()
+        while True:
+            try:
+                result: RunResult = await self._workflow(RunResult).result(follow_runs=False)
+            except WorkflowFailureError as error:
+                raise await self._ended(error) from error
+            except RPCError as error:
+                if not await absence.passed(error):
+                    raise self._rpc(error) from error
+            else:
+                return result
 
     async def _ended(self, error: WorkflowFailureError) -> PerdureError:
         if isinstance(error.cause, ApplicationError) and error.cause.details:
@@ -270,12 +274,16 @@ class RunHandle:
             DecisionRejected: If it did not take: decided already, unknown call, stale hash, invalid edit.
             RunNotFound: If there is no such run.
         """
-        decision = Decision(call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason)
+        decision = Decision(
+            call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason, id=_new_id()
+        )
         return await self._update(DECIDE, decision)
 
     async def deny(self, call: str = "", *, by: str | None = None, reason: str = "") -> Receipt:
         """Deny a call; the model is told. Arguments and errors as for `approve`."""
-        return await self._update(DECIDE, Decision(call=call, approve=False, by=by or whoami(), reason=reason))
+        return await self._update(
+            DECIDE, Decision(call=call, approve=False, by=by or whoami(), reason=reason, id=_new_id())
+        )
 
     async def settle(
         self,
@@ -287,7 +295,9 @@ class RunHandle:
         reason: str = "",
     ) -> Receipt:
         """Say what became of a call in doubt. Errors as for `approve`."""
-        settlement = Settlement(call=call, outcome=outcome, result=result, by=by or whoami(), reason=reason)
+        settlement = Settlement(
+            call=call, outcome=outcome, result=result, by=by or whoami(), reason=reason, id=_new_id()
+        )
         return await self._update(SETTLE, settlement)
 
     async def _update(self, name: str, wanted: Decision | Settlement) -> Receipt:
@@ -320,10 +330,14 @@ class RunHandle:
         """Ask the run to end `cancelled`: what is under way is cancelled, and what it did is kept.
 
         Raises:
-            RunNotFound: If there is no such run, or it has ended.
+            DecisionRejected: If it has ended.
+            RunNotFound: If there is no such run.
         """
+        handle = self._workflow()
         try:
-            await self._workflow().cancel(reason=reason or f"cancelled by {whoami()}")
+            if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
+                raise DecisionRejected(f"Run {self.id} has ended.", "closed")  # the server would accept it
+            await handle.cancel(reason=reason or f"cancelled by {whoami()}")
         except RPCError as error:
             raise self._rpc(error) from error
 
@@ -351,11 +365,17 @@ class RunHandle:
         """
         from perdure.telemetry.projection import follow
 
-        try:
-            async for event in follow(self._workflow(), self._client.temporal.data_converter, after):
-                yield event
-        except RPCError as error:
-            raise self._rpc(error) from error
+        absence = Absence()
+        while True:
+            try:
+                async for event in follow(self._workflow(), self._client.temporal.data_converter, after):
+                    after, absence = event.position, Absence()
+                    yield event
+            except RPCError as error:
+                if not await absence.passed(error):
+                    raise self._rpc(error) from error
+            else:
+                return
 
     async def resume(self, *, add_steps: int = 0) -> RunHandle:
         """Start a closed run again under the same id, from where it stopped. Nothing done is done again.
@@ -368,13 +388,13 @@ class RunHandle:
             RunNotFound: If there is no such run.
         """
         try:
-            handle = self._workflow()
-            described = await handle.describe()
-            if described.status == WorkflowExecutionStatus.RUNNING:
-                raise PerdureError(f"Run {self.id} is still open; only a closed run can be resumed.")
-            state: RunState = await handle.query(STATE, result_type=RunState)
+            described = await self._workflow().describe()
         except RPCError as error:
             raise self._rpc(error) from error
+        if described.status == WorkflowExecutionStatus.RUNNING:
+            raise PerdureError(f"Run {self.id} is still open; only a closed run can be resumed.")
+        state = (await self.projection()).state  # the history has it all: no worker has to be there
+        assert state is not None  # noqa: S101 - a history begins with the start
         if state.outcome and state.outcome.status == "completed":
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
         carried = carried_on(state, add_steps=add_steps)
@@ -404,15 +424,22 @@ class RunHandle:
             if "already completed" in error.message:
                 return DecisionRejected(f"Run {self.id} has ended.", "closed")
             return RunNotFound(f"There is no run {self.id!r} on {_where(self._client.temporal)}.")
-        return _unreachable(error)
+        return _unreachable(self._client.temporal, error)
 
 
 def _where(client: TemporalClient) -> str:
     return f"{client.service_client.config.target_host} (namespace {client.namespace})"
 
 
-def _unreachable(error: RPCError) -> PerdureError:
-    return ConnectionFailed(f"The Temporal server answered {error.status.name}: {error.message}")
+def _unreachable(client: TemporalClient, error: RPCError) -> PerdureError:
+    return ConnectionFailed(
+        f"The server at {_where(client)} answered {error.status.name}: {error.message.rstrip('.')}."
+    )
+
+
+def _new_id() -> str:
+    """Return the id of a decision: it may be sent by two ways."""
+    return secrets.token_hex(8)
 
 
 def whoami() -> str:
