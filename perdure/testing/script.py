@@ -214,10 +214,12 @@ def _value(path: str, seen: Seen) -> JSON:
 
 def _json(text: str) -> JSON:
     """Return `text` as JSON, whatever notes follow it; text that isn't JSON is itself."""
+    text = text.strip()
     try:
-        return json.JSONDecoder().raw_decode(text.strip())[0]
+        value, end = json.JSONDecoder().raw_decode(text)
     except ValueError:
         return text
+    return value if text[end:].startswith("\n") or end == len(text) else text
 
 
 class Troubles:
