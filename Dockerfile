@@ -16,6 +16,6 @@ ENV PATH=/opt/perdure/bin:$PATH \
     PERDURE_HOME=/var/lib/perdure
 USER perdure
 WORKDIR /agents
-HEALTHCHECK --interval=30s --timeout=15s --start-period=30s --retries=3 CMD ["perdure", "doctor"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=30s --retries=3 CMD ["perdure", "ls", "--limit", "1"]
 ENTRYPOINT ["perdure"]
 CMD ["worker", "agent.py"]
