@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from temporalio.client import (
     Client as TemporalClient,
 )
 from temporalio.client import (
+    WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
     WorkflowHandle,
@@ -33,6 +32,7 @@ from perdure.agents import Agent, Task
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
+from perdure.listing import RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
 from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement, content_hash
 from perdure.policies import AgentSpec
@@ -43,18 +43,6 @@ from perdure.wire import DECIDE, SETTLE, WORKFLOW, RunRequest
 if TYPE_CHECKING:
     from perdure.events import Event
     from perdure.telemetry.projection import Projection
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """A run as `list_runs` gives it. `status` is a `RunStatus` or `OpenStatus`."""
-
-    id: str
-    agent: str
-    status: str
-    started_at: datetime
-    closed_at: datetime | None
-    task_queue: str
 
 
 class Client:
@@ -84,6 +72,8 @@ class Client:
     ) -> RunHandle:
         """Start a run and return its handle; the same id twice gives one run.
 
+        `handle.existing` tells whether it was there before, `handle.same_task` whether for the same task.
+
         Args:
             agent: The agent, or its spec as the catalogue has it (then `task_queue` is needed).
             task: What the user says, or a whole `Task`.
@@ -108,10 +98,13 @@ class Client:
             heartbeat=self.settings.heartbeat_timeout,
         )
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
-        with contextlib.suppress(WorkflowAlreadyStartedError):
-            await _begin(
-                self.temporal, run_id, request, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE, task.labels
-            )
+        memo = {"agent": spec.name, "labels": task.labels, "task": content_hash([task.input])}
+        try:
+            await _begin(self.temporal, run_id, request, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE, memo)
+        except WorkflowAlreadyStartedError:
+            handle = RunHandle(self, run_id, existing=True)
+            handle.same_task = (await handle.memo()).get("task") == memo["task"]
+            return handle
         return self.handle(run_id)
 
     def handle(self, run_id: str) -> RunHandle:
@@ -121,29 +114,17 @@ class Client:
     async def list_runs(
         self, *, status: str | None = None, agent: str | None = None, limit: int = 100
     ) -> list[RunInfo]:
-        """Return runs, newest first; `status` and `agent` keep only those."""
-        query = [f"WorkflowType = '{WORKFLOW}'"]
-        if agent:
-            query.append(f"{search_attributes.AGENT.name} = '{_quoted(agent)}'")
-        if status in _OPEN:
-            query.append("ExecutionStatus = 'Running'")
-        if status in ("waiting_approval", "waiting_decision", "budget_exhausted"):
-            query.append(f"{search_attributes.STATUS.name} = '{status}'")
-        runs: list[RunInfo] = []
+        """Return runs, newest first; `status` and `agent` keep only those.
+
+        Raises:
+            ConnectionFailed: If the server does not answer.
+        """
         try:
-            async for found in self.temporal.list_workflows(" AND ".join(query)):
-                run = _run_info(found)
-                if status is None or run.status == status:
-                    runs.append(run)
-                if len(runs) >= limit:
-                    break
+            return await list_runs(self.temporal, status, agent, limit)
         except RPCError as error:
-            if "invalid search attribute" not in error.message:  # a server that has never had a run of ours
-                raise _unreachable(self.temporal, error) from error
-        return runs
+            raise _unreachable(self.temporal, error) from error
 
 
-_OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
 _LARGEST_INPUT = 1_500_000
 _PATIENCE = timedelta(seconds=5)
 """How long a decision waits for a worker's answer before it is left as a signal."""
@@ -155,9 +136,8 @@ async def _begin(
     request: RunRequest,
     task_queue: str,
     reuse: WorkflowIDReusePolicy,
-    labels: dict[str, str],
+    memo: Mapping[str, Any],
 ) -> None:
-    name = request.spec.name
     size = len(temporal.data_converter.payload_converter.to_payload(request).data)
     if size > _LARGEST_INPUT:
         raise PerdureError(
@@ -170,53 +150,32 @@ async def _begin(
             id=run_id,
             task_queue=task_queue,
             id_reuse_policy=reuse,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            memo={"agent": name, "labels": labels},
-            search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, name)]),
-            static_summary=f"agent {name}",
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            memo=memo,
+            search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, request.spec.name)]),
+            static_summary=f"agent {request.spec.name}",
         )
     except RPCError as error:
         if "search attribute" not in error.message:
             raise _unreachable(temporal, error) from error
         await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
-        await _begin(temporal, run_id, request, task_queue, reuse, labels)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
-
-
-def _run_info(found: Any) -> RunInfo:
-    attributes = found.typed_search_attributes
-    shown = attributes.get(search_attributes.STATUS)
-    closed = {
-        WorkflowExecutionStatus.FAILED: "failed",
-        WorkflowExecutionStatus.CANCELED: "cancelled",
-        WorkflowExecutionStatus.TERMINATED: "failed",
-        WorkflowExecutionStatus.TIMED_OUT: "failed",
-    }
-    if found.status == WorkflowExecutionStatus.RUNNING:
-        status = shown or "running"
-    elif found.status == WorkflowExecutionStatus.COMPLETED:
-        status = "budget_exhausted" if shown == "budget_exhausted" else "completed"
-    else:
-        status = closed.get(found.status, "running")
-    return RunInfo(
-        id=found.id,
-        agent=attributes.get(search_attributes.AGENT) or "",
-        status=status,
-        started_at=found.start_time,
-        closed_at=found.close_time,
-        task_queue=found.task_queue,
-    )
+        await _begin(temporal, run_id, request, task_queue, reuse, memo)
 
 
 class RunHandle:
-    """One run, from outside."""
+    """One run, from outside.
 
-    def __init__(self, client: Client, run_id: str) -> None:
+    Attributes:
+        id: The run's id.
+        existing: Whether `start` found the run there already.
+        same_task: Whether it was started for the same task then.
+    """
+
+    def __init__(self, client: Client, run_id: str, *, existing: bool = False) -> None:
         self._client = client
         self.id = run_id
+        self.existing = existing
+        self.same_task = True
 
     def _workflow(self, result_type: type[Any] | None = None) -> WorkflowHandle[Any, Any]:
         return self._client.temporal.get_workflow_handle(self.id, result_type=result_type)
@@ -333,11 +292,10 @@ class RunHandle:
             DecisionRejected: If it has ended.
             RunNotFound: If there is no such run.
         """
-        handle = self._workflow()
+        if (await self._describe()).status is not WorkflowExecutionStatus.RUNNING:
+            raise DecisionRejected(f"Run {self.id} has ended.", "closed")  # the server would accept it
         try:
-            if (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING:
-                raise DecisionRejected(f"Run {self.id} has ended.", "closed")  # the server would accept it
-            await handle.cancel(reason=reason or f"cancelled by {whoami()}")
+            await self._workflow().cancel(reason=reason or f"cancelled by {whoami()}")
         except RPCError as error:
             raise self._rpc(error) from error
 
@@ -387,10 +345,7 @@ class RunHandle:
             PerdureError: If the run is open, or `completed`, or needs more steps.
             RunNotFound: If there is no such run.
         """
-        try:
-            described = await self._workflow().describe()
-        except RPCError as error:
-            raise self._rpc(error) from error
+        described = await self._describe()
         if described.status == WorkflowExecutionStatus.RUNNING:
             raise PerdureError(f"Run {self.id} is still open; only a closed run can be resumed.")
         state = (await self.projection()).state  # the history has it all: no worker has to be there
@@ -408,16 +363,24 @@ class RunHandle:
             heartbeat=self._client.settings.heartbeat_timeout,
             carried=carried,
         )
-        memo = await described.memo()
-        await _begin(
-            self._client.temporal,
-            self.id,
-            request,
-            described.task_queue,
-            WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            memo.get("labels") or {},
-        )
+        memo, reuse = await described.memo(), WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        try:
+            if (await self._describe()).run_id != described.run_id:
+                raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.")
+            await _begin(self._client.temporal, self.id, request, described.task_queue, reuse, memo)
+        except WorkflowAlreadyStartedError as error:
+            raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.") from error
         return self
+
+    async def _describe(self) -> WorkflowExecutionDescription:
+        try:
+            return await self._workflow().describe()
+        except RPCError as error:
+            raise self._rpc(error) from error
+
+    async def memo(self) -> Mapping[str, Any]:
+        """Return what was noted at the start: `agent`, `labels`, and the `task`'s hash."""
+        return await (await self._describe()).memo()
 
     def _rpc(self, error: RPCError) -> PerdureError:
         if error.status == RPCStatusCode.NOT_FOUND:

@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import to_json
+from pydantic_core import to_jsonable_python
 
 JSON = Any
 """A value that `json` can write: dict, list, str, int, float, bool or None."""
@@ -30,7 +30,10 @@ class Data(BaseModel):
 
 def canonical_json(value: Any) -> str:
     """Return `value` as JSON with sorted keys and no spaces: equal values give equal text."""
-    plain = json.loads(value.model_dump_json(exclude_defaults=True) if isinstance(value, BaseModel) else to_json(value))
+    if isinstance(value, BaseModel):
+        plain = value.model_dump(mode="json", exclude_defaults=True)
+    else:
+        plain = to_jsonable_python(value)
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -306,6 +309,7 @@ class Decision(Data):
         arguments: Edited arguments, validated and judged again; None keeps the model's.
         by: Who decided, as they claim.
         reason: Why, for the record, and for the model where denied.
+        id: Made up by the sender: what arrives by two ways is taken once. "" where sent by hand.
     """
 
     call: str
@@ -314,6 +318,7 @@ class Decision(Data):
     arguments: dict[str, JSON] | None = None
     by: str = "unknown"
     reason: str = ""
+    id: str = ""
 
 
 class Settlement(Data):
@@ -323,6 +328,7 @@ class Settlement(Data):
         call: The call's position or id.
         outcome: `done` (with `result`), `not-done`, or `retry` with the same idempotency key.
         result: For `done`: what the tool would have returned, if known.
+        id: As for `Decision`.
     """
 
     call: str
@@ -330,6 +336,7 @@ class Settlement(Data):
     result: JSON = None
     by: str = "unknown"
     reason: str = ""
+    id: str = ""
 
 
 class Receipt(Data):

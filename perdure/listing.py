@@ -1,0 +1,72 @@
+"""Lists of runs, from the engine's own index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from perdure.engine import search_attributes
+from perdure.wire import WORKFLOW
+
+_OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run as `list_runs` gives it. `status` is a `RunStatus` or `OpenStatus`."""
+
+    id: str
+    agent: str
+    status: str
+    started_at: datetime
+    closed_at: datetime | None
+    task_queue: str
+
+
+async def list_runs(temporal: Client, status: str | None, agent: str | None, limit: int) -> list[RunInfo]:
+    """Return at most `limit` runs, newest first, of that status and agent where they are given."""
+    query = [f"WorkflowType = '{WORKFLOW}'"]
+    if agent:
+        query.append(f"{search_attributes.AGENT.name} = '{_quoted(agent)}'")
+    if status in _OPEN:
+        query.append("ExecutionStatus = 'Running'")
+    if status in ("waiting_approval", "waiting_decision", "budget_exhausted"):
+        query.append(f"{search_attributes.STATUS.name} = '{status}'")
+    runs: list[RunInfo] = []
+    try:
+        async for found in temporal.list_workflows(" AND ".join(query)):
+            run = _run_info(found)
+            if status is None or run.status == status:
+                runs.append(run)
+            if len(runs) >= limit:
+                break
+    except RPCError as error:
+        if "invalid search attribute" not in error.message:  # a server that has never had a run of ours
+            raise
+    return runs
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _run_info(found: WorkflowExecution) -> RunInfo:
+    attributes = found.typed_search_attributes
+    shown = attributes.get(search_attributes.STATUS)
+    if found.status == WorkflowExecutionStatus.RUNNING:
+        status = shown or "running"
+    elif found.status == WorkflowExecutionStatus.COMPLETED:
+        status = "budget_exhausted" if shown == "budget_exhausted" else "completed"
+    else:
+        status = "cancelled" if found.status == WorkflowExecutionStatus.CANCELED else "failed"
+    return RunInfo(
+        id=found.id,
+        agent=attributes.get(search_attributes.AGENT) or "",
+        status=status,
+        started_at=found.start_time,
+        closed_at=found.close_time,
+        task_queue=found.task_queue,
+    )
