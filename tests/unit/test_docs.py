@@ -10,7 +10,12 @@ import pytest
 import typer
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples/travel/README.md", *ROOT.glob("docs/**/*.md")]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples/travel/README.md",
+    *ROOT.glob("docs/**/*.md"),
+]
 
 
 def blocks(document: Path, language: str) -> list[str]:
@@ -33,6 +38,14 @@ def test_the_agent_on_the_first_screen_is_the_quickstart_word_for_word() -> None
     assert shown == real
     declared = [line for line in shown.splitlines() if line.strip() and not line.startswith(("import", "from"))]
     assert len(declared) <= 15
+
+
+def test_the_script_shown_is_the_quickstarts_and_is_one() -> None:
+    from perdure.testing import load_script
+
+    shown = blocks(ROOT / "README.md", "json")[0]
+    assert shown == (ROOT / "examples/quickstart.json").read_text()
+    assert len(load_script(ROOT / "examples/quickstart.json")) == 3
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
