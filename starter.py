@@ -24,7 +24,8 @@ def perdure(
 ) -> None:
     """Agents whose runs survive crashes, deploys and long waits for people."""
     if version:
-        from importlib.metadata import PackageNotFoundError, version as version_of
+        from importlib.metadata import PackageNotFoundError
+        from importlib.metadata import version as version_of
 
         try:
             output.data(version_of("perdure"))

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated, Any
 
+from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
+def _duration(value: Any, parse: ValidatorFunctionWrapHandler) -> timedelta:
+    with contextlib.suppress(ValueError):
+        value = float(value) if isinstance(value, str) else value
+    try:
+        duration: timedelta = parse(value)
+    except ValueError:
+        raise ValueError("a duration is a number of seconds (7, 0.5) or ISO 8601 (PT7S)") from None
+    return duration
+
+
+Duration = Annotated[timedelta, WrapValidator(_duration)]
+
+
 class Settings(BaseSettings):
-    """How this process works, whatever agents it serves.
+    """How this process works, whatever agents it serves. Durations are seconds (`7`, `0.5`) or ISO 8601 (`PT7S`).
 
     Attributes:
         home: Folder of the embedded engine and of the embedded store. Default `.perdure`.
@@ -30,9 +46,9 @@ class Settings(BaseSettings):
     home: Path = Path(".perdure")
     store: str | None = None
     task_queue: str | None = None
-    heartbeat_timeout: timedelta = timedelta(seconds=5)
-    grace: timedelta = timedelta(seconds=10)
-    cancel_grace: timedelta = timedelta(seconds=2)
+    heartbeat_timeout: Duration = timedelta(seconds=5)
+    grace: Duration = timedelta(seconds=10)
+    cancel_grace: Duration = timedelta(seconds=2)
     threads: int = 32
     max_activities: int = 100
     max_runs: int = 1000

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perdure.cli import session
 from perdure.cli.output import Misuse
 from perdure.errors import AgentNotFound
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from perdure.activities.stores import CatalogueEntry
     from perdure.agents import Agent
     from perdure.client import Client
@@ -54,13 +57,7 @@ async def choose(reference: str, client: Client) -> Choice:
 
 
 async def _announced(name: str, client: Client) -> CatalogueEntry:
-    from perdure.activities.stores import open_store, store_url
-
-    store = open_store(store_url(client.settings))
-    try:
-        entries = await store.agents(client.temporal.namespace)
-    finally:
-        await store.aclose()
+    entries = await session.catalogue(client)
     found = [entry for entry in entries if entry.agent == name]
     if client.settings.task_queue:
         found = [entry for entry in found if entry.task_queue == client.settings.task_queue]
@@ -81,22 +78,32 @@ def _unknown(name: str, known: Sequence[str], task_queue: str | None) -> str:
     return f"No worker has announced an agent {name!r}{where}; known are {', '.join(known)}."
 
 
-_FRESH = 70
-"""Seconds: a worker polls again after 60 at the latest."""
-
-
 async def _served_now(entries: list[CatalogueEntry], client: Client) -> list[CatalogueEntry]:
-    """Return the entries whose queue is polled, as far as that can be told; all of them if none is."""
-    polled = await asyncio.gather(*(pollers(client, entry.task_queue) for entry in entries))
-    return [
-        entry for entry, seen in zip(entries, polled, strict=True) if any(ago < _FRESH for _, ago in seen)
-    ] or entries
+    """Return the entries whose queue has a worker, as far as that can be told; all of them if none has."""
+    seen = await asyncio.gather(*(last_seen(client, entry.task_queue) for entry in entries))
+    return [entry for entry, last in zip(entries, seen, strict=True) if last and last.fresh] or entries
 
 
-async def pollers(client: Client, task_queue: str) -> list[tuple[str, float]]:
-    """Return the workers seen on a queue of late, and how many seconds ago; one just killed is still among them."""
-    from datetime import UTC, datetime
+@dataclass(frozen=True)
+class Seen:
+    """A worker was last seen `ago` seconds ago; `fresh` if it need not be gone: it shows up only so often."""
 
+    ago: float
+    fresh: bool
+
+
+_FRESH, _FRESH_POLL = 10, 70
+"""Seconds: a worker says every 5 that it lives; where a server keeps no account of that, it polls every 60."""
+
+
+async def last_seen(client: Client, task_queue: str) -> Seen | None:
+    """Return when a worker of a queue was last seen, of those still there if any is; None if none was for minutes."""
+    seen = {**await _polls(client, task_queue), **await _heartbeats(client, task_queue)}
+    return min(seen.values(), key=lambda one: (not one.fresh, one.ago), default=None)
+
+
+async def _polls(client: Client, task_queue: str) -> dict[str, Seen]:
+    """Return when each worker of a queue last asked for work; one just killed is still among them."""
     from temporalio.api.enums.v1 import TaskQueueType
     from temporalio.api.taskqueue.v1 import TaskQueue
     from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
@@ -108,8 +115,32 @@ async def pollers(client: Client, task_queue: str) -> list[tuple[str, float]]:
             task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
         )
     )
-    now = datetime.now(UTC)
-    return [(one.identity, (now - one.last_access_time.ToDatetime(UTC)).total_seconds()) for one in described.pollers]
+    return {one.identity: Seen(ago := _ago(one.last_access_time), ago < _FRESH_POLL) for one in described.pollers}
+
+
+async def _heartbeats(client: Client, task_queue: str) -> dict[str, Seen]:
+    """Return when each worker of a queue last said that it lives, or that it stops; nothing on an older server."""
+    from temporalio.api.enums.v1 import WorkerStatus
+    from temporalio.api.workflowservice.v1 import ListWorkersRequest
+    from temporalio.service import RPCError
+
+    quoted = task_queue.replace("\\", "\\\\").replace("'", "\\'")
+    request = ListWorkersRequest(namespace=client.temporal.namespace, query=f"TaskQueue = '{quoted}'")
+    try:
+        listed = await client.temporal.workflow_service.list_workers(request)
+    except RPCError:
+        return {}
+    beats = [one.worker_heartbeat for one in listed.workers_info]
+    runs = WorkerStatus.WORKER_STATUS_RUNNING
+    return {
+        one.worker_identity: Seen(ago := _ago(one.heartbeat_time), ago < _FRESH and one.status == runs) for one in beats
+    }
+
+
+def _ago(time: Timestamp) -> float:
+    from datetime import UTC, datetime
+
+    return (datetime.now(UTC) - time.ToDatetime(UTC)).total_seconds()
 
 
 def read_input(text: str | None, file: Path | None, images: Sequence[str]) -> Content:

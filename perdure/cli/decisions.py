@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from perdure.cli import session
 from perdure.cli.output import AsJSON, Misuse, emit, lay_out, safe, say
+from perdure.cli.prompt import read_arguments, read_json
 from perdure.errors import DecisionRejected, RunNotFound
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def settle(
     from perdure.client import whoami
     from perdure.messages import Settlement
 
-    who = by or whoami()
-    settlement = Settlement(call=call, outcome=outcome, result=_result(result), by=who, reason=reason)
+    returned = None if result is None else read_json(result, "--result")
+    settlement = Settlement(call=call, outcome=outcome, result=returned, by=by or whoami(), reason=reason)
     session.finish(_decide(run_id, settlement, f"settled as {outcome}", as_json))
 
 
@@ -97,21 +97,7 @@ def _arguments(text: str | None, file: Path | None) -> dict[str, Any] | None:
             raise Misuse(f"{file} can't be read: {error}.") from error
     if text is None:
         return None
-    try:
-        arguments: Any = json.loads(text)
-    except ValueError as error:
-        raise Misuse(f"The arguments are no JSON: {error}.") from error
-    if not isinstance(arguments, dict):
-        raise Misuse('Arguments are a JSON object, such as {"flight": "MU5101"}.')
-    return cast("dict[str, Any]", arguments)
-
-
-def _result(text: str | None) -> Any:
-    """Return JSON where it is some; else the text itself."""
-    try:
-        return None if text is None else json.loads(text)
-    except ValueError:
-        return text
+    return read_arguments(text, str(file or "--args"))
 
 
 # -- delivering ------------------------------------------------------------------------------------------------------

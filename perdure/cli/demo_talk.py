@@ -149,7 +149,7 @@ def _spans(events: Sequence[ev.Event]) -> Iterator[Span]:
             case ev.ToolFinished() if event.call in began:
                 yield Span(event.name, began.pop(event.call), event.time)
             case ev.WorkerTookOver() if event.step:
-                yield Span("another worker takes over", event.time, event.time)
+                yield Span("the run is with another worker now", event.time, event.time)
             case _:
                 pass
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -42,7 +43,6 @@ class Served:
     spec: AgentSpec
     task_queue: str
     file: str
-    wanted: bool
 
 
 def doctor(
@@ -95,11 +95,11 @@ def _from_file(file: str, settings: Settings) -> list[Served]:
     from perdure.loading import load_agents, task_queue
 
     agents = load_agents(file)
-    return [Served(agent.spec, task_queue(agent.source, settings), agent.source, wanted=True) for agent in agents]
+    return [Served(agent.spec, task_queue(agent.source, settings), agent.source) for agent in agents]
 
 
 def _announced(entry: CatalogueEntry) -> Served:
-    return Served(entry.spec, entry.task_queue, entry.source, wanted=False)
+    return Served(entry.spec, entry.task_queue, entry.source)
 
 
 # -- the engine and the store ------------------------------------------------------------------------------------------
@@ -145,28 +145,33 @@ async def _store(settings: Settings, client: Client | None) -> tuple[list[Catalo
     except ConnectionFailed as error:
         return [], Finding("store", "broken", str(error), "Runs go on without it; set PERDURE_STORE or start it.")
     shown = make_url(address).render_as_string(hide_password=True)
+    if _missing(address):
+        return [], Finding("store", "ok", f"{shown} is not there yet: the first worker makes it")
     names = ", ".join(dict.fromkeys(entry.agent for entry in entries)) or "none"
     return entries, Finding("store", "ok", f"{shown} answers; agents listed: {names}")
+
+
+def _missing(address: str) -> bool:
+    scheme, _, file = address.partition(":///")
+    return scheme.startswith("sqlite") and bool(file) and not Path(file).exists()
 
 
 async def _workers(client: Client, queue: str, agents: Sequence[Served]) -> Finding:
     from temporalio.service import RPCError
 
-    from perdure.cli.choice import pollers
+    from perdure.cli.choice import last_seen
 
     here = [one for one in agents if one.task_queue == queue]
     what = f"workers of {', '.join(one.spec.name for one in here)}"
     try:
-        seen = await pollers(client, queue)
+        seen = await last_seen(client, queue)
     except RPCError as error:
         return Finding(what, "broken", f"queue {queue} can't be looked at: {error.message}")
-    if seen:
-        last = min(seconds for _, seconds in seen)
-        text = f"{len(seen)} seen on queue {queue} of late, the last {last:.0f} s ago (one just killed is counted too)"
-        return Finding(what, "ok", text)
+    if seen and seen.fresh:
+        return Finding(what, "ok", f"there on queue {queue}, seen {seen.ago:.0f} s ago")
+    text = f"none listens on queue {queue}{f', last seen {seen.ago:.0f} s ago' if seen else ''}"
     advice = f"Start one with `perdure worker {session.short_path(here[0].file)}`; runs wait until then."
-    state: Literal["note", "broken"] = "broken" if any(one.wanted for one in here) else "note"
-    return Finding(what, state, f"none listens on queue {queue}", advice)
+    return Finding(what, "note", text, advice)
 
 
 # -- models ------------------------------------------------------------------------------------------------------------

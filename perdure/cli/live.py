@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from perdure.client import Client, RunHandle
 
-PICKED_UP = 2.5
-"""Seconds after which a run that no worker has taken is spoken of."""
 REFRESH, LOOK = 0.1, 2.0
 """Seconds between two pictures, and between two looks at what is being retried."""
 
@@ -38,14 +36,11 @@ class Board:
         self.open: dict[str, ev.ApprovalRequested | ev.InDoubt] = {}
         self.usage = Usage()
         self.trouble: list[str] = []
-        self.picked_up = False
 
     def take(self, event: ev.Event) -> None:
         """Take one event."""
         self.begun = self.begun or event.time
         match event:
-            case ev.WorkerTookOver():
-                self.picked_up = True
             case ev.ModelStarted():
                 self._enter("model thinking", event.time)
             case ev.ModelFinished():
@@ -135,9 +130,9 @@ class Follower:
     """Shows a run until it ends, or until it waits for a person.
 
     Args:
-        no_wait: Stop where it waits for a person.
+        no_wait: Stop where it waits for a person, and where no worker serves it.
         file: What to serve if no worker takes it; None looks it up.
-        ask: Let the person at this terminal answer requests for approval.
+        ask: Let the person at this terminal answer what it asks.
     """
 
     def __init__(
@@ -161,13 +156,23 @@ class Follower:
 
         Raises:
             RunNotFound: If there is no such run.
+            ConnectionFailed: If no worker serves it and `no_wait` was said.
         """
-        beside = [asyncio.create_task(work) for work in (self._draw(), self._look(), self._miss_worker())]
+        missing = asyncio.create_task(self._miss_worker())
+        beside: list[asyncio.Task[Any]] = [
+            missing,
+            *(asyncio.create_task(work) for work in (self._draw(), self._look())),
+        ]
         try:
             self._screen.show()
             while True:
+                ended = asyncio.create_task(self._until_ended())
+                beside.append(ended)
+                await asyncio.wait([ended, missing], return_when=asyncio.FIRST_COMPLETED)
+                if not ended.done():
+                    raise ConnectionFailed(await missing)
                 try:
-                    return await self._until_ended()
+                    return await ended
                 except ConnectionFailed as error:
                     await self._reconnect(error)
         finally:
@@ -200,7 +205,7 @@ class Follower:
             self._screen.say(story.line(event, self._board.begun or event.time, sys.stderr))
         if isinstance(event, ev.ApprovalRequested | ev.InDoubt):
             self._show_request(event)
-        if self._asking is None and self._ask and isinstance(event, ev.ApprovalRequested):
+        if self._asking is None and self._ask and isinstance(event, ev.ApprovalRequested | ev.InDoubt):
             self._asking = asyncio.create_task(self._answer_requests())
         self._screen.refresh()
 
@@ -226,29 +231,36 @@ class Follower:
     async def _answer_requests(self) -> None:
         """Let the person here answer, one request after another, as long as any is open."""
         await asyncio.sleep(0)  # the events at hand may hold the answer already
-        while waiting := [event for event in self._board.open.values() if isinstance(event, ev.ApprovalRequested)]:
-            event = waiting[0]
+        while self._board.open:
+            event = next(iter(self._board.open.values()))
             if not any(one.call == event.call for one in standing.requests(await self._handle.projection())):
-                self._board.open.pop(event.call, None)
+                self._close(event)
                 continue
             self._screen.hide()
-            if not await self._unless_decided(event, prompt.answer(self._handle, event, self._screen)):
+            if not await self._unless_decided(event, prompt.Asking(self._handle, event, self._screen).answered()):
                 self._ask = False
                 break
             self._screen.show()
         self._screen.show()
         self._asking = None
 
-    async def _unless_decided(self, event: ev.ApprovalRequested, answering: Coroutine[Any, Any, bool]) -> bool:
+    def _close(self, event: ev.ApprovalRequested | ev.InDoubt) -> None:
+        """Take a request off the board; a later one about the same call stays."""
+        if self._board.open.get(event.call) is event:
+            del self._board.open[event.call]
+
+    async def _unless_decided(
+        self, event: ev.ApprovalRequested | ev.InDoubt, answering: Coroutine[Any, Any, bool]
+    ) -> bool:
         """Return whether to go on asking; stop asking if somebody else has decided meanwhile."""
         task = asyncio.create_task(answering)
         try:
             while not task.done():
                 await asyncio.wait([task], timeout=REFRESH)
                 if not task.done() and self._board.open.get(event.call) is not event:
-                    say("")
+                    say("(decided elsewhere)")
                     return True
-            self._board.open.pop(event.call, None)
+            self._close(event)
             return task.result()
         finally:
             task.cancel()
@@ -271,16 +283,10 @@ class Follower:
                         self._screen.say(text)
                     said.add((one.what, one.last_failure))
 
-    async def _miss_worker(self) -> None:
-        """Say so if no worker takes the run."""
-        await asyncio.sleep(PICKED_UP)
-        if self._board.picked_up:
-            return
-        queue, file = None, self._file
-        with contextlib.suppress(Exception):
-            queue, known = await standing.where_served(self._handle, self._client)
-            file = file or known
-        command = f"perdure worker {session.short_path(file) if file else 'FILE'}"
-        if not self._board.picked_up:
-            text = f"No worker has taken the run yet (queue {queue}): start one with `{command}`. The run waits."
+    async def _miss_worker(self) -> str:
+        """Say so whenever no worker takes the run; with `no_wait`, return what there is to say."""
+        async for text in standing.absences(self._client, self._handle.id, self._file):
+            if self._no_wait:
+                return text
             self._screen.say(paint(safe(text), "yellow", sys.stderr))
+        raise AssertionError("absences never end")

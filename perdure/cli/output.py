@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from perdure.errors import AgentNotFound, PerdureError
+from perdure.errors import AgentError, PerdureError
 
 DONE, FAILED, MISUSE, WAITING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 """Exit codes."""
@@ -185,7 +185,7 @@ def _fail(error: Exception, *, envelope: bool) -> int:
 def _told(error: Exception) -> tuple[str, str, int]:
     """Return kind, sentence and exit code."""
     match error:
-        case Misuse() | AgentNotFound():
+        case Misuse() | AgentError():
             return error.kind, str(error), MISUSE
         case PerdureError():
             return error.kind, str(error), FAILED
@@ -194,7 +194,7 @@ def _told(error: Exception) -> tuple[str, str, int]:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
             path = context.command_path if context else "perdure"
-            return "usage", f"{error.format_message()} See `{path} --help`.", error.exit_code
+            return "usage", f"{error.format_message().rstrip('.')}. See `{path} --help`.", error.exit_code
         case _:
             text = f"{type(error).__name__}: {error}".rstrip(".: ")
             return "internal", f"A defect of Perdure: {text}. PERDURE_DEBUG=1 shows where.", FAILED

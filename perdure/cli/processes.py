@@ -200,14 +200,15 @@ class _Outages(logging.Filter):
         super().__init__()
         self._said = float("-inf")
 
-    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
-        """Return whether, or as what, it is logged."""
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether it is logged."""
         if record.name != "temporalio.core" or "code: Unavailable" not in record.getMessage():
             return True
         if record.created - self._said < _QUIET:
             return False
         self._said = record.created
-        return _plain(record, "The Temporal server does not answer; trying again until it does.")
+        record.msg, record.args = "The Temporal server does not answer; trying again until it does.", ()
+        return True
 
 
 def _log_to_stderr() -> None:

@@ -12,12 +12,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from perdure.cli.output import as_json, one_line, safe
+from perdure.cli.output import Misuse, as_json, one_line, safe
 from perdure.errors import DecisionRejected
+from perdure.events import ApprovalRequested, InDoubt
 
 if TYPE_CHECKING:
     from perdure.client import RunHandle
-    from perdure.events import ApprovalRequested
+    from perdure.messages import Receipt
 
 
 class Screen(Protocol):
@@ -30,35 +31,114 @@ class Screen(Protocol):
         ...
 
 
-async def answer(handle: RunHandle, event: ApprovalRequested, screen: Screen) -> bool:
-    """Ask about one request until it is answered; return False if the person wants to be asked no more."""
-    arguments: dict[str, Any] | None = None
-    while True:
-        shown = f"Approve {event.call} {safe(event.name)}? [y]es, [n]o, [e]dit, [l]ater: "
-        word = (await read_line(shown, screen)).strip().lower()
-        try:
-            match word:
-                case "y" | "yes":
-                    await handle.approve(event.call, arguments=arguments, hash=event.hash)
+class Asking:
+    """One request of a run, and the person who may answer it."""
+
+    def __init__(self, handle: RunHandle, event: ApprovalRequested | InDoubt, screen: Screen) -> None:
+        self._handle = handle
+        self._event = event
+        self._screen = screen
+        self._arguments = event.arguments if isinstance(event, ApprovalRequested) else {}
+
+    async def answered(self) -> bool:
+        """Ask until the request is answered; return False if the person wants to be asked no more."""
+        while True:
+            try:
+                receipt = await (self._approval() if isinstance(self._event, ApprovalRequested) else self._settlement())
+            except EOFError:
+                return False
+            except (DecisionRejected, Misuse) as error:
+                self._screen.say(one_line(str(error), 1000))
+                if isinstance(error, DecisionRejected) and error.reason != "invalid_edit":
                     return True
-                case "n" | "no":
-                    await handle.deny(event.call, reason=(await read_line("Why (for the model): ", screen)).strip())
+            else:
+                if receipt and receipt.reason == "queued":
+                    self._screen.say(receipt.message)
+                if receipt:
                     return True
-                case "e" | "edit":
-                    arguments = await _edited(arguments or event.arguments, screen)
-                    screen.say(as_json(arguments, indent=2))
-                case "l" | "later" | "\x04":
-                    return False
-                case _:
-                    pass
-        except (DecisionRejected, ValueError) as error:
-            screen.say(one_line(str(error), 1000))
-            if isinstance(error, DecisionRejected) and error.reason != "invalid_edit":
-                return True
+
+    async def _approval(self) -> Receipt | None:
+        assert isinstance(self._event, ApprovalRequested)  # noqa: S101
+        call, shown = self._event.call, self._event.hash
+        question = f"Approve {call} {safe(self._event.name)}? [y]es, [n]o, [e]dit and approve, [l]ater: "
+        match await self._choice(question):
+            case "y":
+                return await self._handle.approve(call, hash=shown)
+            case "n":
+                return await self._handle.deny(call, reason=await self._line("Why (for the model): "))
+            case "e":
+                if not await self._edit():
+                    return None
+                return await self._handle.approve(call, arguments=self._arguments, hash=shown)
+            case _:
+                return None
+
+    async def _settlement(self) -> Receipt | None:
+        call = self._event.call
+        question = f"What became of {call} {safe(self._event.name)}? [d]one, [n]ot done, [r]etry, [l]ater: "
+        match await self._choice(question):
+            case "d":
+                text = await self._line("What did it return (JSON; nothing if unknown): ")
+                return await self._handle.settle(call, "done", result=read_json(text, "That") if text else None)
+            case "n":
+                return await self._handle.settle(call, "not-done")
+            case "r":
+                return await self._handle.settle(call, "retry")
+            case _:
+                return None
+
+    async def _choice(self, question: str) -> str:
+        """Return the first letter of what is typed; `later` ends the asking."""
+        letter = (await self._line(question))[:1].lower()
+        if letter == "l":
+            raise EOFError
+        return letter
+
+    async def _line(self, question: str) -> str:
+        return (await read_line(question, self._screen)).strip()
+
+    async def _edit(self) -> bool:
+        """Let the person change the arguments, in their editor, else typed as JSON; return whether they did."""
+        before, editor = self._arguments, os.environ.get("VISUAL") or os.environ.get("EDITOR")
+        if editor:
+            text = await asyncio.to_thread(_in_editor, editor, json.dumps(before, ensure_ascii=False, indent=2))
+        else:
+            self._screen.say(as_json(before))
+            text = await self._line("Other arguments, as JSON on one line: ")
+        self._arguments = read_arguments(text)
+        return self._arguments != before
+
+
+def read_json(text: str, what: str) -> Any:
+    """Return what `text` says as JSON.
+
+    Raises:
+        Misuse: If it is none; `what` names it.
+    """
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Misuse(f"{what} is no JSON (a text needs double quotes): {error}.") from error
+
+
+def read_arguments(text: str, what: str = "That") -> dict[str, Any]:
+    """Return arguments typed as JSON.
+
+    Raises:
+        Misuse: If they are no JSON object.
+    """
+    arguments: Any = read_json(text, what)
+    if not isinstance(arguments, dict):
+        raise Misuse('Arguments are a JSON object, such as {"flight": "MU5101"}.')
+    return cast("dict[str, Any]", arguments)
 
 
 async def read_line(question: str, screen: Screen) -> str:
-    r"""Return a line typed at the terminal; `\x04` at its end (Ctrl-D)."""
+    """Return a line typed at the terminal.
+
+    Raises:
+        EOFError: At its end (Ctrl-D).
+    """
     screen.question = question
     sys.stderr.write(question)
     sys.stderr.flush()
@@ -67,34 +147,17 @@ async def read_line(question: str, screen: Screen) -> str:
 
     def ready() -> None:
         if not line.done():
-            line.set_result(os.read(sys.stdin.fileno(), 65536).decode("utf-8", "replace") or "\x04")
+            line.set_result(os.read(sys.stdin.fileno(), 65536).decode("utf-8", "replace"))
 
     loop.add_reader(sys.stdin.fileno(), ready)
     try:
-        return await line
+        typed = await line
     finally:
         screen.question = ""
         loop.remove_reader(sys.stdin.fileno())
-
-
-async def _edited(arguments: dict[str, Any], screen: Screen) -> dict[str, Any]:
-    """Return the arguments as the person changed them, in their editor, else typed as JSON.
-
-    Raises:
-        ValueError: If what they leave is no JSON object.
-    """
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-    if editor:
-        text = await asyncio.to_thread(_in_editor, editor, json.dumps(arguments, ensure_ascii=False, indent=2))
-    else:
-        text = await read_line("Arguments as JSON, on one line: ", screen)
-    try:
-        changed: Any = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"That is no JSON: {error}.") from error
-    if not isinstance(changed, dict):
-        raise ValueError("Arguments are a JSON object.")  # noqa: TRY004 - of the text, not of the program
-    return cast("dict[str, Any]", changed)
+    if not typed:
+        raise EOFError
+    return typed
 
 
 def _in_editor(editor: str, text: str) -> str:

@@ -13,13 +13,11 @@ from perdure.messages import AssistantMessage, Content, Message, RunResult, Tool
 from perdure.state import RunState
 
 if TYPE_CHECKING:
-    from perdure.cli.standing import Attempt
+    from perdure.cli.standing import Now
     from perdure.telemetry.projection import Projection
 
 
-def as_data(
-    projection: Projection, attempts: Sequence[Attempt], page: str | None, *, transcript: bool
-) -> dict[str, Any]:
+def as_data(projection: Projection, now: Now, page: str | None, *, transcript: bool) -> dict[str, Any]:
     """Return all that is known of a run, as data."""
     state, result = _state(projection), projection.result()
     results = _results(state.messages)
@@ -32,7 +30,8 @@ def as_data(
         "limits": state.limits,
         "started_at": projection.started_at,
         "waiting": list(standing.requests(projection)),
-        "retrying": list(attempts),
+        "retrying": now.attempts,
+        "served": now.absence is None,
         "calls": calls,
         "events": projection.events,
         "workers": projection.workers,
@@ -41,20 +40,20 @@ def as_data(
     return {**told, "messages": state.messages} if transcript else told
 
 
-def as_lines(
-    projection: Projection, attempts: Sequence[Attempt], page: str | None, stream: TextIO, *, transcript: bool
-) -> Iterator[str]:
+def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO, *, transcript: bool) -> Iterator[str]:
     """Yield the lines for a person."""
     state, result = _state(projection), projection.result()
     yield from _head(projection, state, result, page, stream)
+    if now.absence:
+        yield paint(f"{'Worker':<9}{safe(now.absence)}", "yellow", stream)
     requests = list(standing.requests(projection))
     if requests:
         yield from ("", paint("Waits for", "bold", stream))
         for request in requests:
             yield from story.request_lines(request, stream)
-    if attempts:
+    if now.attempts:
         yield from ("", paint("Being tried again", "bold", stream))
-        yield from (f"  {story.attempt_line(attempt, datetime.now(UTC))}" for attempt in attempts)
+        yield from (f"  {story.attempt_line(attempt, datetime.now(UTC))}" for attempt in now.attempts)
     yield from ("", paint("Timeline", "bold", stream))
     begun = projection.started_at or datetime.now(UTC)
     shown = [event for event in projection.events if not isinstance(event, ev.ModelStarted)]
@@ -66,7 +65,8 @@ def as_lines(
         yield from ("", paint("Transcript", "bold", stream))
         yield from _transcript(state.messages, stream)
     if result.text:
-        yield from ("", paint("Answer" if projection.ended else "Last words", "bold", stream), safe(result.text))
+        title = "Answer" if standing.status(projection) in ("completed", "budget_exhausted") else "Last words"
+        yield from ("", paint(title, "bold", stream), safe(result.text))
 
 
 def _state(projection: Projection) -> RunState:
@@ -124,9 +124,8 @@ def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
 def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
     results = _results(state.messages) | {call.position: call.result for call in state.calls if call.result}
     for call in result.calls:
-        order = f", executed as no. {call.execution_order}" if call.execution_order else ""
         yield f"  {call.position:<5} {story.signature(call.name, call.arguments, 500)}"
-        yield f"        {story.status_word(call.status, stream)}{paint(order, 'dim', stream)}"
+        yield f"        {story.status_word(call.status, stream)}"
         given = results.get(call.position)
         text = (given.content or given.message or "") if given else call.message or ""
         if text:

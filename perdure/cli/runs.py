@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from perdure.cli import session
-from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, safe, say
+from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, paint, safe, say
 
 if TYPE_CHECKING:
-    from perdure.client import Client
-    from perdure.messages import RunResult
+    from perdure.client import Client, RunHandle
     from perdure.settings import Settings
 
 Status = Literal[
@@ -31,14 +30,18 @@ Status = Literal[
 ]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `perdure ls` shows it.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Print the run's id and leave it alone.")]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Exit with 3 where the run waits for a person.")]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Exit with 3 where it waits for a person, 1 where no worker serves it.")
+]
 
 
 def run(
     agent: Annotated[
         str, typer.Argument(metavar="AGENT", help="FILE.py[:name], module:name, or the name of a served one.")
     ],
-    text: Annotated[str | None, typer.Argument(metavar="INPUT", help="What it is to do; `-` reads stdin.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="INPUT", help="What it is to do; `-` reads stdin. This or --input-file.")
+    ] = None,
     *,
     id: Annotated[str | None, typer.Option("--id", help="The run's id; the same id twice is one run.")] = None,
     input_file: Annotated[Path | None, typer.Option(help="Read INPUT from this file.")] = None,
@@ -51,17 +54,20 @@ def run(
 ) -> int:
     """Start a run and follow it; the answer goes to stdout, everything else to stderr.
 
-    Exit code: 0 completed, 1 ended otherwise, 2 misuse, 3 waits for a person (--no-wait).
+    Exit code: 0 completed; 1 ended otherwise, no server, or (--no-wait) no worker; 2 misuse, or a faulty agent file;
+    3 waits for a person (--no-wait).
     """
     from perdure.cli.choice import read_input
 
     content = read_input(text, input_file, image or [])
     settings = session.settings(task_queue=task_queue)
-    started, file = session.finish(_start(settings, agent, content, id, steps))
+    handle, file = session.finish(_start(settings, agent, content, id, steps))
     if detach:
-        emit({"run_id": started}) if as_json else data(started)
+        if handle.existing and not as_json:
+            say(f"Run {safe(handle.id)} exists already{_before(handle)}.")
+        emit({"run_id": handle.id, **_there(handle)}) if as_json else data(handle.id)
         return DONE
-    return _follow(settings, started, file=file, no_wait=no_wait, as_json=as_json)
+    return _follow(settings, handle, file=file, no_wait=no_wait, as_json=as_json)
 
 
 def resume(
@@ -73,11 +79,11 @@ def resume(
 ) -> int:
     """Go on with a run that failed, was cancelled or used up its steps; nothing done is done again."""
     settings = session.settings()
-    session.finish(_resume(settings, run_id, add_steps))
+    handle = session.finish(_resume(settings, run_id, add_steps))
     if detach:
         emit({"run_id": run_id}) if as_json else data(run_id)
         return DONE
-    return _follow(settings, run_id, no_wait=no_wait, as_json=as_json)
+    return _follow(settings, handle, no_wait=no_wait, as_json=as_json)
 
 
 def ls(
@@ -114,17 +120,19 @@ def cancel(
     as_json: AsJSON = False,
 ) -> None:
     """Ask a run to end: what is under way is stopped, and what it did is kept."""
-    session.finish(_cancel(run_id, reason))
+    absence = session.finish(_cancel(run_id, reason))
     if as_json:
-        emit({"run_id": run_id, "cancel_requested": True})
-    else:
-        say(f"Asked run {safe(run_id)} to end; `perdure show {safe(shlex.quote(run_id))}` shows what became of it.")
+        emit({"run_id": run_id, "cancel_requested": True, "queued": absence is not None})
+        return
+    say(f"Asked run {safe(run_id)} to end; `perdure show {safe(shlex.quote(run_id))}` shows what became of it.")
+    if absence:
+        say(safe(f"{absence.removesuffix(' The run waits.')} It keeps the request until then."))
 
 
 async def _start(
     settings: Settings, reference: str, content: Any, id: str | None, steps: int | None
-) -> tuple[str, str]:
-    """Return the run's id, and the file that declares its agent."""
+) -> tuple[RunHandle, str]:
+    """Return the run, and the file that declares its agent."""
     from perdure.agents import Agent, Task
     from perdure.cli.choice import choose
 
@@ -134,20 +142,30 @@ async def _start(
     agent = chosen.agent.spec if isinstance(chosen.agent, Agent) else chosen.agent
     task = Task(input=content, id=id, limits=limits)
     handle = await client.start(agent, task, task_queue=chosen.task_queue)
-    return handle.id, chosen.file
+    return handle, chosen.file
 
 
-async def _resume(settings: Settings, run_id: str, add_steps: int) -> None:
+def _there(handle: RunHandle) -> dict[str, Any]:
+    """Return what a program is told of a run that was there before."""
+    return {"existing": True, "same_task": handle.same_task} if handle.existing else {}
+
+
+def _before(handle: RunHandle) -> str:
+    return "" if handle.same_task else ", for another task"
+
+
+async def _resume(settings: Settings, run_id: str, add_steps: int) -> RunHandle:
     client = await session.connect(settings)
-    await client.handle(run_id).resume(add_steps=add_steps)
+    return await client.handle(run_id).resume(add_steps=add_steps)
 
 
-def _follow(settings: Settings, run_id: str, *, file: str | None = None, no_wait: bool, as_json: bool) -> int:
+def _follow(settings: Settings, run: RunHandle, *, file: str | None = None, no_wait: bool, as_json: bool) -> int:
     """Follow a run to its end and print what it gave; Ctrl-C leaves it alone."""
-    quoted = safe(shlex.quote(run_id))
-    say(f"Run {safe(run_id)}{_page(settings, run_id)}")
+    quoted = safe(shlex.quote(run.id))
+    already = f" exists already{_before(run)}: following it" if run.existing else ""
+    say(f"Run {safe(run.id)}{already}{_page(settings, run.id)}")
     try:
-        return session.finish(_followed(settings, run_id, file, no_wait=no_wait, as_json=as_json))
+        return session.finish(_followed(settings, run, file, no_wait=no_wait, as_json=as_json))
     except KeyboardInterrupt:
         say(f"\nThe run goes on. Watch it with `perdure watch {quoted}`; end it with `perdure cancel {quoted}`.")
         return INTERRUPTED
@@ -158,42 +176,38 @@ def _page(settings: Settings, run_id: str) -> str:
     return f" · {page}" if page else ""
 
 
-async def _followed(settings: Settings, run_id: str, file: str | None, *, no_wait: bool, as_json: bool) -> int:
+async def _followed(settings: Settings, run: RunHandle, file: str | None, *, no_wait: bool, as_json: bool) -> int:
     from perdure.cli.live import Follower
 
     client = await session.connect(settings)
-    result = await Follower(client, run_id, no_wait=no_wait, file=file, ask=not as_json).follow()
+    result = await Follower(client, run.id, no_wait=no_wait, file=file, ask=not as_json).follow()
     if result is None:
-        return await _tell_waiting(client, run_id, as_json=as_json)
-    return _tell_result(result, as_json=as_json)
-
-
-async def _tell_waiting(client: Client, run_id: str, *, as_json: bool) -> int:
-    from perdure.cli import standing
-
-    projection = await client.handle(run_id).projection()
+        if as_json:
+            emit({**await _waiting(client, run.id), **_there(run)})
+        return WAITING
     if as_json:
-        waiting = list(standing.requests(projection))
-        emit({"run_id": run_id, "status": standing.status(projection), "waiting": waiting})
-    return WAITING
-
-
-def _tell_result(result: RunResult, *, as_json: bool) -> int:
-    if as_json:
-        emit(result)
+        emit({**result.model_dump(), **_there(run)})
     elif result.status in ("completed", "budget_exhausted"):
         data(result.text)
     return DONE if result.status == "completed" else FAILED
 
 
+async def _waiting(client: Client, run_id: str) -> dict[str, Any]:
+    from perdure.cli import standing
+
+    projection = await client.handle(run_id).projection()
+    return {"run_id": run_id, "status": standing.status(projection), "waiting": list(standing.requests(projection))}
+
+
 async def _list(status: Status | None, agent: str | None, limit: int, as_json: bool) -> None:
     from datetime import UTC, datetime
 
-    from perdure.cli.output import columns, moment, paint, span
+    from perdure.cli.output import columns, moment, span
     from perdure.cli.story import status_word
 
     client = await session.connect()
-    runs = await client.list_runs(status=status, agent=agent, limit=limit)
+    found = await client.list_runs(status=status, agent=agent, limit=limit)
+    runs = list({run.id: run for run in reversed(found)}.values())[::-1]  # a resumed run once, as it is now
     if as_json:
         emit([{**vars(run)} for run in runs])
         return
@@ -209,27 +223,16 @@ async def _list(status: Status | None, agent: str | None, limit: int, as_json: b
 
 
 async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
-    from perdure.cli import report
+    from perdure.cli import report, standing
 
     settings = session.settings()
     client = await session.connect(settings)
-    projection, attempts = await asyncio.gather(client.handle(run_id).projection(), _attempts(client, run_id))
+    projection, now = await asyncio.gather(client.handle(run_id).projection(), standing.now(client, run_id))
     page = session.web_page(settings, run_id)
     if as_json:
-        emit(report.as_data(projection, attempts, page, transcript=transcript))
+        emit(report.as_data(projection, now, page, transcript=transcript))
     else:
-        lay_out("\n".join(report.as_lines(projection, attempts, page, sys.stdout, transcript=transcript)))
-
-
-async def _attempts(client: Client, run_id: str) -> list[Any]:
-    from temporalio.service import RPCError
-
-    from perdure.cli import standing
-
-    try:
-        return await standing.attempts(client, run_id)
-    except RPCError:
-        return []  # the projection says what is wrong
+        lay_out("\n".join(report.as_lines(projection, now, page, sys.stdout, transcript=transcript)))
 
 
 async def _watch(run_id: str, after: str, as_json: bool) -> None:
@@ -241,6 +244,7 @@ async def _watch(run_id: str, after: str, as_json: bool) -> None:
     except ValueError as error:
         raise Misuse(f"{after!r} is no position; positions look like 19.1.") from error
     client = await session.connect()
+    missing = asyncio.create_task(_miss_worker(client, run_id))
     begun = None
     async for event in client.handle(run_id).events(after):
         begun = begun or event.time
@@ -248,8 +252,25 @@ async def _watch(run_id: str, after: str, as_json: bool) -> None:
             emit(event)
         else:
             lay_out(story.line(event, begun, sys.stdout))
+    missing.cancel()
 
 
-async def _cancel(run_id: str, reason: str) -> None:
+async def _miss_worker(client: Client, run_id: str) -> None:
+    """Say so whenever no worker takes the run."""
+    from perdure.cli import standing
+
+    async for text in standing.absences(client, run_id):
+        say(paint(safe(text), "yellow", sys.stderr))
+
+
+async def _cancel(run_id: str, reason: str) -> str | None:
+    """Ask a run to end; return a sentence if no worker takes the request."""
+    from perdure.cli import standing
+
     client = await session.connect()
     await client.handle(run_id).cancel(reason)
+    while await standing.due(client, run_id) is not None:
+        if absence := await standing.unserved(client, run_id):
+            return absence
+        await asyncio.sleep(0.2)
+    return None

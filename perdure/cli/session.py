@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,7 @@ from urllib.parse import quote
 from perdure.cli.output import Misuse
 
 if TYPE_CHECKING:
+    from perdure.activities.stores import CatalogueEntry
     from perdure.client import Client
     from perdure.settings import Settings
 
@@ -32,7 +34,8 @@ def settings(**changes: Any) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = f"PERDURE_{first['loc'][0]}".upper()
-        raise Misuse(f"{name} is set to {first['input']!r}, which can't be: {first['msg']}.") from error
+        why = first["msg"].removeprefix("Value error, ")
+        raise Misuse(f"{name} is set to {first['input']!r}, which can't be: {why}.") from error
 
 
 async def connect(chosen: Settings | None = None) -> Client:
@@ -42,20 +45,27 @@ async def connect(chosen: Settings | None = None) -> Client:
     return await Client.connect(chosen or settings())
 
 
+async def catalogue(client: Client) -> list[CatalogueEntry]:
+    """Return the agents that workers have announced, and where they are served.
+
+    Raises:
+        ConnectionFailed: If the store can't be used.
+    """
+    from perdure.activities.stores import open_store, store_url
+
+    store = open_store(store_url(client.settings))
+    try:
+        return await store.agents(client.temporal.namespace)
+    finally:
+        await store.aclose()
+
+
 def finish(work: Coroutine[Any, Any, T], *, logs: bool = False) -> T:
     """Return what `work` returns, in an event loop of its own.
 
-    The engine's client would write its log to stdout; it goes to the logger `temporalio.core` with `logs`, else
-    nowhere: what matters of it comes back as an error.
+    The log of the engine's client goes nowhere without `logs`: what matters of it comes back as an error.
     """
-    import logging
-
-    from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
-
-    names = {"append_target_to_name": False, "prepend_target_on_message": False}
-    to_python = LogForwardingConfig(logging.getLogger("temporalio.core"), **names)
-    kept = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=to_python) if logs else None
-    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=kept)), error_if_already_set=False)
+    logging.getLogger("temporalio.core").disabled = not logs
     return asyncio.run(work)
 
 

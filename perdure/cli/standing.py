@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from temporalio.service import RPCError
+
+from perdure.cli import session
+from perdure.errors import ConnectionFailed
 from perdure.events import ApprovalRequested, InDoubt
 from perdure.messages import JSON
 from perdure.state import CallState, CallStatus
@@ -15,7 +21,7 @@ from perdure.steps import Wait, next_step
 from perdure.wire import JUDGE, MODEL, PROBE
 
 if TYPE_CHECKING:
-    from perdure.client import Client, RunHandle
+    from perdure.client import Client
     from perdure.telemetry.projection import Projection
 
 
@@ -46,6 +52,14 @@ class Request:
         if self.wants == "approval":
             return [f"perdure approve {call}", f"perdure deny {call}"]
         return [f"perdure settle {call} {outcome}" for outcome in ("done", "not-done", "retry")]
+
+
+@dataclass(frozen=True)
+class Now:
+    """What only the engine knows of an open run: what is being tried again, and the sentence if nobody serves it."""
+
+    attempts: list[Attempt]
+    absence: str | None
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,14 @@ def _request(run_id: str, call: CallState, since: datetime | None) -> Request:
     )
 
 
+async def now(client: Client, run_id: str) -> Now:
+    """Return what history does not tell; nothing if there is no such run."""
+    try:
+        return Now(*await asyncio.gather(attempts(client, run_id), unserved(client, run_id)))
+    except RPCError:
+        return Now([], None)
+
+
 async def attempts(client: Client, run_id: str) -> list[Attempt]:
     """Return what is being tried again; history knows nothing of it until it ends."""
     described = await client.temporal.get_workflow_handle(run_id).describe()
@@ -137,14 +159,47 @@ def _activity(kind: str, position: str) -> str:
             return f"{kind} (call {position})"
 
 
-async def where_served(handle: RunHandle, client: Client) -> tuple[str, str | None]:
-    """Return the queue on which a run waits for a worker, and the file that was last served there, if known."""
-    from perdure.activities.stores import open_store, store_url
+UNSERVED = timedelta(seconds=3)
+"""How long what is due in a run may wait for a worker before that is spoken of."""
 
-    described = await client.temporal.get_workflow_handle(handle.id).describe()
-    store = open_store(store_url(client.settings))
-    try:
-        entries = await store.agents(client.temporal.namespace)
-    finally:
-        await store.aclose()
-    return described.task_queue, next((one.source for one in entries if one.task_queue == described.task_queue), None)
+
+async def due(client: Client, run_id: str) -> timedelta | None:
+    """Return for how long what is due in a run has waited for a worker to take it up; None where nothing waits."""
+    from datetime import UTC
+
+    from temporalio.api.enums.v1 import PendingWorkflowTaskState
+
+    described = await client.temporal.get_workflow_handle(run_id).describe()
+    task = described.raw_description.pending_workflow_task
+    if task.state != PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED:
+        return None
+    return datetime.now(UTC) - task.scheduled_time.ToDatetime(UTC)
+
+
+async def unserved(client: Client, run_id: str, file: str | None = None) -> str | None:
+    """Return a sentence if no worker takes up what is due in a run, else None.
+
+    Args:
+        file: The one to serve; None looks for the one that was last served on that queue.
+    """
+    waited = await due(client, run_id)
+    if waited is None or waited < UNSERVED:
+        return None
+    described = await client.temporal.get_workflow_handle(run_id).describe()
+    with contextlib.suppress(ConnectionFailed):  # the store is down
+        entries = [] if file else await session.catalogue(client)
+        file = next((one.source for one in entries if one.task_queue == described.task_queue), file)
+    command = f"perdure worker {session.short_path(file) if file else 'FILE'}"
+    return f"No worker serves run {run_id} (queue {described.task_queue}): start one with `{command}`. The run waits."
+
+
+async def absences(client: Client, run_id: str, file: str | None = None) -> AsyncGenerator[str]:
+    """Yield that sentence, once each time that no worker takes up what is due in a run. Never ends."""
+    told = None
+    while True:
+        before = told
+        with contextlib.suppress(RPCError):  # whoever follows the run says what is wrong with the server
+            told = await unserved(client, run_id, file)
+        if told and not before:
+            yield told
+        await asyncio.sleep(1)

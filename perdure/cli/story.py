@@ -76,18 +76,16 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.ToolFinished():
             return _finished(event, stream)
         case ev.ApprovalRequested():
-            return f"{paint(safe(event.name), 'bold', stream)} waits for approval: {one_line(event.why)}"
+            why = _because(_reason(event.name, event.why))
+            return f"{paint(safe(event.name), 'bold', stream)} waits for approval{why}"
         case ev.ApprovalReminder():
             return f"{safe(event.name)} still waits for approval"
         case ev.ApprovalDecided():
             return _decided(event, stream)
         case ev.DecisionRefused():
-            return (
-                f"{safe(event.name)} by {event.via} {paint('did not take', 'yellow', stream)}: {one_line(event.reason)}"
-            )
+            return _refused(event, stream)
         case ev.InDoubt():
-            doubt = paint("in doubt", "red", stream)
-            return f"{safe(event.name)} is {doubt}: {one_line(event.message)} (key {safe(event.key)})"
+            return _doubted(event, stream)
         case ev.Probed():
             return f"{safe(event.name)} looked up: {event.outcome}{_because(event.message)}"
         case ev.Settled():
@@ -100,6 +98,11 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"{status_word(event.status, stream)}, {tokens(event.usage)}{_because(event.reason or '')}"
         case _:
             assert_never(event)
+
+
+def _reason(tool: str, why: str) -> str:
+    """Return why a person is asked, where that says more than that one is."""
+    return "" if why == f"{tool} needs approval." else why
 
 
 def _because(reason: str) -> str:
@@ -122,6 +125,17 @@ def _finished(event: ev.ToolFinished, stream: TextIO) -> str:
     return f"{safe(event.name)} {status_word(event.status, stream)}{took}{tried}{_because(event.message or '')}"
 
 
+def _refused(event: ev.DecisionRefused, stream: TextIO) -> str:
+    words = {"approve": "approval", "deny": "denial", "settle": "settlement", "decide": "decision"}
+    what = f"{words.get(event.name, safe(event.name))}{f' by {safe(event.by)}' if event.by else ''}"
+    return f"{what} ({event.via}) was {paint('refused', 'yellow', stream)}{_because(event.reason)}"
+
+
+def _doubted(event: ev.InDoubt, stream: TextIO) -> str:
+    doubt = paint("in doubt", "red", stream)
+    return f"{safe(event.name)} is {doubt}: {one_line(event.message)} (key {safe(event.key)})"
+
+
 def _decided(event: ev.ApprovalDecided, stream: TextIO) -> str:
     verb = paint("approved", "green", stream) if event.approve else paint("denied", "yellow", stream)
     edited = " with other arguments" if event.edited else ""
@@ -131,12 +145,13 @@ def _decided(event: ev.ApprovalDecided, stream: TextIO) -> str:
 def request_lines(request: Request, stream: TextIO, indent: str = "  ") -> list[str]:
     """Return a request with its arguments, whole, and the commands that answer it."""
     since = f" since {moment(request.since)}" if request.since else ""
-    head = f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} waits for {request.wants}{since}"
+    wants = "waits for approval" if request.wants == "approval" else "is in doubt"
+    head = f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} {wants}{since}"
     mark = f"hash {request.hash}" if request.wants == "approval" else f"key {safe(request.key)}"
     inner = f"{indent}     "
     arguments = as_json(request.arguments, indent=2).splitlines()
     return [
-        f"{head}: {one_line(request.why, 500)}",
+        f"{head}{_because(_reason(request.tool, request.why))}",
         *(inner + part for part in arguments),
         f"{inner}{paint(mark, 'dim', stream)}",
         *(f"{inner}{paint(command, 'cyan', stream)}" for command in request.commands),

@@ -13,6 +13,7 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.engine import runtime
 from perdure.engine.converter import data_converter
 from perdure.engine.home import read_record, record_path
 from perdure.errors import ConnectionFailed
@@ -21,6 +22,8 @@ from perdure.settings import Settings
 DEFAULT_ADDRESS = "127.0.0.1:7233"
 PATIENCE = 5
 """Seconds that a server gets to answer."""
+LONGEST_ABSENCE = 30
+"""Seconds for which a server may be away while somebody waits for a run."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ async def connect(settings: Settings) -> Client:
     Raises:
         ConnectionFailed: If nothing usable answers within 5 s; the text says where, and what to do.
     """
+    runtime.prepare()
     where = target(settings)
     options: ClientConnectConfig = {**where.options, "target_host": where.address, "namespace": where.namespace}
     deadline = asyncio.get_running_loop().time() + PATIENCE
@@ -130,3 +134,24 @@ def _reason(error: Exception) -> str:
     told = re.search(r'message: "((?:[^"\\]|\\.)+)"', text) or re.search(r"message: ([^\",{}]+?) }", text)
     told = told or re.search(r'error: "((?:[^"\\]|\\.)+)"', text) or re.search(r'ConnectError\("([^"]+)"', text)
     return (told[1] if told else text.partition("\n")[0][:200]).rstrip(".").lower()
+
+
+class Absence:
+    """The absence of a server that is being restarted: whoever only waits, waits for it as well."""
+
+    def __init__(self) -> None:
+        self._since = self._last = float("-inf")
+
+    async def passed(self, error: RPCError) -> bool:
+        """Return True after a moment; False if `error` is no absence, or it has lasted for 30 s."""
+        now = asyncio.get_running_loop().time()
+        if now - self._last > 15:  # noqa: PLR2004 - calls themselves try for 10 s, so the server was back meanwhile
+            self._since = now
+        self._last = now
+        if (
+            error.status not in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
+            or now - self._since > LONGEST_ABSENCE
+        ):
+            return False
+        await asyncio.sleep(0.5)
+        return True

@@ -23,7 +23,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from perdure.engine import leash
+from perdure.engine import leash, runtime
 from perdure.engine.home import DevRecord, read_record, record_path, try_lock, write_record
 from perdure.engine.search_attributes import KEYS
 from perdure.errors import ConnectionFailed
@@ -301,6 +301,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 async def _answers(address: str) -> bool:
+    runtime.prepare()
     try:
         client = await asyncio.wait_for(Client.connect(address), 2)
         request = DescribeNamespaceRequest(namespace=NAMESPACE)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ def agent(name: str, **options):
 
 clerk = agent("clerk")
 payer = agent("payer")
+pair = agent("pair")
 dawdler = agent("dawdler")
 hostile = agent("hostile")
 only = Agent(f"only-{HERE.name}", f"scripted:{HERE / 'hostile.json'}")
@@ -82,6 +83,10 @@ SCRIPTS: dict[str, Any] = {
     ],
     "payer": [{"calls": [{"name": "pay", "arguments": {"cents": 500}}]}, {"text": "Paid: ${pay}"}],
     "dawdler": [{"calls": [{"name": "dawdle", "arguments": {"seconds": 1}}]}, {"text": "I am ${dawdle}."}],
+    "pair": [
+        {"calls": [{"name": "send", "arguments": {"to": "ann"}}, {"name": "send", "arguments": {"to": "ben"}}]},
+        {"text": "Done."},
+    ],
     "hostile": [{"text": HOSTILE}],
     "tireless": [{"text": "More.", "calls": [{"name": "look", "arguments": {"name": "ada"}}]}],
 }
@@ -115,7 +120,7 @@ class Cli:
         return json.loads(self(*words, "--json", code=code, **env).stdout)
 
     @contextmanager
-    def process(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    def process(self, *words: str, **env: str) -> Generator[subprocess.Popen[str]]:
         """Start a command, and end it with the block."""
         command = [sys.executable, "-m", "perdure.starter", *words]
         with subprocess.Popen(command, **self._options(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -126,7 +131,7 @@ class Cli:
                     process.kill()
 
     @contextmanager
-    def worker(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def worker(self, *words: str) -> Generator[subprocess.Popen[str]]:
         """Serve a file while the block runs."""
         with self.process("worker", *words, "--json") as process:
             assert process.stdout
@@ -136,7 +141,7 @@ class Cli:
             process.wait(PATIENCE)
 
     @contextmanager
-    def terminal(self, *words: str) -> Iterator["Terminal"]:
+    def terminal(self, *words: str) -> Generator["Terminal"]:
         """Start a command on a terminal of its own."""
         command = [sys.executable, "-m", "perdure.starter", *words]
         env = {**self.env, "TERM": "xterm", "COLUMNS": "120"}

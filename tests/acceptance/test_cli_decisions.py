@@ -22,6 +22,7 @@ def test_no_wait_exits_with_3_and_shows_the_commands_that_answer(served):
     assert '"to": "ada@example.com"' in done.stderr
     assert "perdure approve shown-request 2.1" in done.stderr
     assert "perdure deny shown-request 2.1" in done.stderr
+    assert "send waits for approval\n" in done.stderr
     told = served.json("run", "agents.py:clerk", "go", "--id", "shown-request", "--no-wait", code=3)
     assert told["status"] == "waiting_approval"
     assert told["waiting"][0]["arguments"] == {"to": "ada@example.com"}
@@ -60,6 +61,7 @@ def test_arguments_that_do_not_fit_are_refused_and_the_call_goes_on_waiting(serv
 def test_a_decision_that_cannot_take_says_why(served, asking):
     assert "has no call '9.9'" in served("approve", asking, "9.9", code=1).stderr
     assert "other arguments" in served("approve", asking, "2.1", "--hash", "stale", code=1).stderr
+    assert "is not in doubt: it waits for approval." in served("settle", asking, "2.1", "done", code=1).stderr
     served("deny", asking, "2.1")
     served("watch", asking)
     assert "has ended" in served("approve", asking, "2.1", code=1).stderr
@@ -94,7 +96,8 @@ def test_a_call_in_doubt_is_listed_with_its_key_and_settled(served):
     assert request["key"].startswith("doubtful:")
     assert "OSError: connection reset" in request["why"]
     assert "perdure settle doubtful 1.1 not-done" in served("approvals").stdout
-    served("settle", "doubtful", "1.1", "done", "--result", "receipt 7", "--by", "ann")
+    assert "pay is in doubt since" in served("approvals").stdout
+    served("settle", "doubtful", "1.1", "done", "--result", '"receipt 7"', "--by", "ann")
     served("watch", "doubtful")
     assert served.json("show", "doubtful")["text"] == "Paid: receipt 7"
     assert served.json("settle", "doubtful", "1.1", "retry", code=1)["error"]["kind"] == "rejected"
@@ -104,10 +107,12 @@ def test_on_a_terminal_a_request_is_answered_right_there(served):
     with served.terminal("run", "agents.py:clerk", "go", "--id", "answered") as terminal:
         terminal.until("[l]ater: ")
         terminal.type("e\n")
-        terminal.until("on one line: ")
-        terminal.type('{"to": "zoe@example.com"}\n')
-        terminal.until('"to": "zoe@example.com"\r\n}')
-        terminal.type("y\n")
+        assert '\n{"to": "ada@example.com"}\r\n' in terminal.until("on one line: ")
+        terminal.type('{"whom": 1}\n')
+        terminal.until("do not fit send")
+        terminal.type("e\n{bad\n")
+        terminal.until("is no JSON")
+        terminal.type('e\n{"to": "zoe@example.com"}\n')
         shown = terminal.to_the_end()
     assert terminal.code == 0
     assert "Done: sent to zoe@example.com" in shown
@@ -115,12 +120,49 @@ def test_on_a_terminal_a_request_is_answered_right_there(served):
 
 
 def test_a_request_that_somebody_else_decides_is_not_asked_about_any_longer(served):
-    with served.terminal("run", "agents.py:clerk", "go", "--id", "overtaken") as terminal:
+    with served.terminal("run", "agents.py:pair", "go", "--id", "overtaken") as terminal:
+        terminal.until("Approve 1.1 send?")
+        served("approve", "overtaken", "1.1", "--by", "somebody")
+        assert "(decided elsewhere)" in terminal.until("Approve 1.2 send?")
+        terminal.type("n\n")
+        terminal.until("Why")
+        terminal.type("one is enough\n")
+        terminal.to_the_end()
+    assert terminal.code == 0
+    calls = served.json("show", "overtaken")["calls"]
+    assert [call["status"] for call in calls] == ["ok", "denied"]
+    assert "one is enough" in calls[1]["result"]["message"]
+
+
+def test_an_edit_that_changes_nothing_approves_nothing(served):
+    with served.terminal("run", "agents.py:clerk", "go", "--id", "looked-at") as terminal:
         terminal.until("[l]ater: ")
-        served("approve", "overtaken", "2.1", "--by", "somebody")
+        terminal.type('e\n{"to": "ada@example.com"}\nn\nnot her\n')
+        terminal.to_the_end()
+    assert served.json("show", "looked-at")["calls"][-1]["status"] == "denied"
+
+
+def test_on_a_terminal_a_call_in_doubt_is_settled_right_there(served):
+    with served.terminal("run", "agents.py:payer", "go", "--id", "settled-here") as terminal:
+        terminal.until("What became of 1.1 pay? [d]one, [n]ot done, [r]etry, [l]ater: ")
+        terminal.type("d\n")
+        terminal.until("nothing if unknown): ")
+        terminal.type("receipt 7\n")
+        terminal.until("is no JSON (a text needs double quotes)")
+        terminal.type('d\n"receipt 7"\n')
         shown = terminal.to_the_end()
     assert terminal.code == 0
-    assert "approved" in shown
+    assert "Paid: receipt 7" in shown
+
+
+def test_a_call_in_doubt_that_is_tried_again_is_asked_about_again(served):
+    with served.terminal("run", "agents.py:payer", "go", "--id", "settled-twice") as terminal:
+        terminal.until("[l]ater: ")
+        terminal.type("r\n")
+        terminal.until("settled as retry")
+        terminal.type("n\n")
+        terminal.to_the_end()
+    assert served.json("show", "settled-twice")["calls"][0]["status"] == "error"
 
 
 def test_later_leaves_the_request_open_and_goes_on_following(served):

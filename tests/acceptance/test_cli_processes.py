@@ -6,8 +6,9 @@ import signal
 import socket
 
 import pytest
+from temporalio.testing import WorkflowEnvironment
 
-from perdure.engine.server import DevServer
+from perdure.engine.server import DevServer, find_binary
 from perdure.settings import Settings
 from perdure.testing import ModelServer
 from tests.acceptance.conftest import Cli, write_agents
@@ -89,8 +90,9 @@ def test_one_worker_serves_several_files_on_queues_of_their_own(cli, elsewhere):
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        ("import nothing_of_this_name", 1, "ModuleNotFoundError"),
-        ("def broken(:", 1, "line 1"),
+        ("import nothing_of_this_name", 2, "ModuleNotFoundError"),
+        ("def broken(:", 2, "line 1"),
+        ("from perdure import tool\n@tool\ndef f(): pass", 2, "description"),
         ("x = 1", 2, "declares no agent"),
     ],
 )
@@ -114,6 +116,13 @@ def test_a_web_ui_port_that_is_taken_is_one_sentence(fresh):
     assert "did not start" in done.stderr
 
 
+async def test_a_server_that_never_had_a_run_lists_none(cli):
+    async with await WorkflowEnvironment.start_local(dev_server_existing_path=find_binary()) as environment:
+        address = environment.client.service_client.config.target_host
+        for words in (["ls", "--agent", "clerk"], ["ls", "--status", "waiting_approval"], ["approvals"]):
+            assert await asyncio.to_thread(cli.json, *words, TEMPORAL_ADDRESS=address) == []
+
+
 # -- doctor ------------------------------------------------------------------------------------------------------------
 
 
@@ -125,9 +134,24 @@ def test_doctor_says_for_each_part_whether_it_is_well(served):
 
 
 def test_doctor_finds_the_missing_worker_and_says_how_to_start_one(elsewhere):
-    done = elsewhere()("doctor", "agents.py:clerk", code=1)
-    assert "none listens on queue" in done.stdout
+    alone = elsewhere()
+    done = alone("doctor", "agents.py:clerk")
+    assert "! workers of clerk: none listens on queue" in done.stdout
     assert "perdure worker agents.py" in done.stdout
+    with alone.worker("agents.py"):
+        assert "✓ workers of clerk: there on queue" in alone("doctor", "agents.py:clerk").stdout
+    gone = next(line for line in alone("doctor", "agents.py:clerk").stdout.splitlines() if "workers of clerk" in line)
+    assert gone.startswith("! workers of clerk: none listens on queue")
+    assert "last seen" in gone
+
+
+def test_those_that_only_read_leave_an_empty_folder_empty(cli, tmp_path):
+    with cli.process("dev", "--json", PERDURE_HOME=str(cli.folder / "other")) as dev:
+        address = json.loads(dev.stdout.readline())["address"]
+        empty = Cli(tmp_path, tmp_path / ".perdure")
+        for words in (["ls"], ["doctor"], ["approvals"], ["show", "nowhere"], ["run", "nobody", "go"]):
+            empty(*words, code=None, TEMPORAL_ADDRESS=address)
+            assert not list(tmp_path.iterdir()), words
 
 
 def test_doctor_finds_a_dead_model_endpoint_and_a_missing_key_and_prints_no_key(served):
@@ -145,7 +169,7 @@ async def test_doctor_asks_the_model_server_for_its_models(served):
             f'from perdure import *\na = Agent("a", "openai:m", settings=ModelSettings(base_url="{server.base_url}"))'
         )
         (served.folder / "reached.py").write_text(text)
-        told = await asyncio.to_thread(served.json, "doctor", "reached.py", code=1)
+        told = await asyncio.to_thread(served.json, "doctor", "reached.py")
     model = next(finding for finding in told["findings"] if finding["what"] == "model openai:m")
     assert model["state"] in ("ok", "note")
     assert "answers" in model["text"]
@@ -175,6 +199,7 @@ def test_doctor_without_a_server_says_what_to_do(fresh):
         ["approve", "x", "--args", "[1]"],
         ["approve", "x", "--args", "{}", "--args-file", "missing.json"],
         ["settle", "x", "1.1", "perhaps"],
+        ["settle", "x", "1.1", "done", "--result", "{bad"],
         ["worker"],
     ],
     ids=" ".join,
@@ -185,12 +210,14 @@ def test_misuse_exits_with_2_one_sentence_and_an_envelope(cli, words):
     assert len(done.stderr.strip().splitlines()) == 1
     error = cli.json(*words, code=2)["error"]
     assert error["kind"] in ("usage", "not_found")
-    assert error["message"]
+    assert error["message"].endswith(".")
 
 
-def test_a_setting_that_cannot_be_is_named(cli):
+def test_a_setting_that_cannot_be_is_named_and_what_can(cli):
     done = cli("ls", code=2, PERDURE_GRACE="soon")
-    assert "PERDURE_GRACE is set to 'soon'" in done.stderr
+    said = "PERDURE_GRACE is set to 'soon', which can't be: a duration is a number of seconds (7, 0.5) or ISO 8601"
+    assert said in done.stderr
+    cli("ls", PERDURE_GRACE="7", PERDURE_HEARTBEAT_TIMEOUT="0.5", PERDURE_CANCEL_GRACE="PT7S")
 
 
 @pytest.mark.parametrize("command", ["show", "watch", "cancel", "resume", "approve", "deny"])

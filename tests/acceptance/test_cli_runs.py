@@ -6,6 +6,11 @@ import signal
 from tests.acceptance.conftest import HOSTILE
 
 
+def read_until(stream, text):
+    """Return the first line of `stream` that holds `text`."""
+    return next(line for line in stream if text in line)
+
+
 def test_the_answer_goes_to_stdout_and_the_story_to_stderr(served):
     done = served("run", "agents.py:dawdler", "go")
     assert done.stdout == "I am well rested.\n"
@@ -66,32 +71,50 @@ def test_images_go_with_the_input(served):
 def test_a_detached_run_prints_its_id_alone_and_the_same_id_is_one_run(served):
     done = served("run", "agents.py:dawdler", "go", "--detach", "--id", "twice")
     assert done.stdout == "twice\n"
-    assert served("run", "agents.py:dawdler", "go", "--id", "twice").stdout == "I am well rested.\n"
+    again = served("run", "agents.py:dawdler", "go", "--id", "twice")
+    assert again.stdout == "I am well rested.\n"
+    assert "Run twice exists already: following it" in again.stderr
+    told = served.json("run", "agents.py:dawdler", "stop", "--id", "twice")
+    assert (told["existing"], told["same_task"]) == (True, False)
+    other = served("run", "agents.py:dawdler", "stop", "--id", "twice", "--detach").stderr
+    assert other == "Run twice exists already, for another task.\n"
     assert len(served.json("show", "twice")["calls"]) == 1
 
 
 def test_a_run_that_no_worker_takes_says_so_and_goes_on_waiting(elsewhere):
     alone = elsewhere()
     with alone.process("run", "agents.py:hostile", "go") as run:
-        for line in run.stderr:
-            if "No worker has taken the run yet" in line:
-                break
+        line = read_until(run.stderr, "No worker serves run ")
         assert "start one with `perdure worker agents.py`" in line
         with alone.worker("agents.py"):
             assert run.wait(30) == 0
 
 
+def test_a_run_that_nobody_serves_is_shown_so_wherever_one_looks(elsewhere):
+    alone, absent = elsewhere(), "No worker serves run unserved (queue agents-"
+    told = alone.json("run", "agents.py:hostile", "go", "--id", "unserved", "--no-wait", code=1)
+    assert told["error"]["message"].startswith(absent)
+    assert absent in alone("show", "unserved").stdout
+    assert not alone.json("show", "unserved")["served"]
+    with alone.process("watch", "unserved") as watch:
+        assert absent in watch.stderr.readline()
+    done = alone("cancel", "unserved")
+    assert absent in done.stderr
+    assert "It keeps the request until then." in done.stderr
+    with alone.worker("agents.py"):
+        alone("watch", "unserved")
+    assert alone.json("show", "unserved")["status"] == "cancelled"
+    assert alone.json("show", "unserved")["served"]
+
+
 def test_ctrl_c_leaves_the_run_alone(served):
-    with served.process("run", "agents.py:dawdler", "go", "--id", "left-alone") as run:
-        for line in run.stderr:
-            if "dawdle" in line and "started" in line:
-                break
+    with served.process("run", "agents.py:clerk", "go", "--id", "left-alone") as run:
+        read_until(run.stderr, "perdure deny")
         run.send_signal(signal.SIGINT)
         said = run.stderr.read()
         assert run.wait(30) == 130
     assert "The run goes on. Watch it with `perdure watch left-alone`" in said
-    served("watch", "left-alone")
-    assert served.json("show", "left-alone")["status"] == "completed"
+    assert served.json("show", "left-alone")["status"] == "waiting_approval"
 
 
 def test_watch_gives_each_event_once_and_goes_on_after_a_position(served):
@@ -119,29 +142,30 @@ def test_an_exhausted_run_exits_with_1_and_is_resumed_with_more_steps(served):
     assert result["status"] == "budget_exhausted"
     assert "has used its 2 steps" in served("resume", "tired", code=1).stderr
     assert served.json("resume", "tired", "--add-steps", "1", code=1)["steps"] == 3
+    assert [run["id"] for run in served.json("ls", "--agent", "tireless")].count("tired") == 1
 
 
 def test_steps_can_be_limited_from_the_command_line(served):
     result = served.json("run", "agents.py:clerk", "go", "--steps", "1", code=1)
     assert result["steps"] == 1
+    assert result["reason"] == "The limit of 1 step is reached."
 
 
 def test_a_cancelled_run_exits_with_1_wherever_it_is_followed(served):
-    with served.process("run", "agents.py:dawdler", "go", "--id", "unwanted", "--json") as run:
-        for line in run.stderr:
-            if "dawdle" in line:
-                break
-        assert served.json("cancel", "unwanted", "--reason", "changed my mind")["cancel_requested"]
+    with served.process("run", "agents.py:clerk", "go", "--id", "unwanted", "--json") as run:
+        read_until(run.stderr, "perdure deny")
+        told = served.json("cancel", "unwanted", "--reason", "changed my mind")
+        assert (told["cancel_requested"], told["queued"]) == (True, False)
         assert json.loads(run.stdout.read())["status"] == "cancelled"
         assert run.wait(30) == 1
-    assert "changed my mind" in served("show", "unwanted").stdout
+    shown = served("show", "unwanted").stdout
+    assert "changed my mind" in shown
+    assert "Last words\nLet me look." in shown
 
 
 def test_show_says_what_is_being_retried_and_why(served):
     with served.process("run", "agents.py:stubborn", "go", "--id", "retried") as run:
-        for line in run.stderr:
-            if "model call: attempt" in line:
-                break
+        line = read_until(run.stderr, "model call: attempt")
         assert "127.0.0.1:9" in line
         retrying = served.json("show", "retried")["retrying"]
         assert retrying[0]["what"] == "model call"

@@ -75,7 +75,7 @@ def test_person_sees_answer_timeline_tokens_and_counts(home, environment):
     assert done.returncode == 0, done.stderr
     assert "The demo approves by itself (nobody is at a terminal)" in done.stderr
     assert "wait_a_moment ok" in done.stderr
-    for part in ("You fly with", "Timeline", "another worker takes over", "Tokens ", "Web UI ", "1 flight, 1 hotel"):
+    for part in ("You fly with", "Timeline", "with another worker now", "Tokens ", "Web UI ", "1 flight, 1 hotel"):
         assert part in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
 

@@ -4,19 +4,21 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 from io import StringIO
+from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure import events as ev
 from perdure.cli import output, story
 from perdure.cli.live import Board
 from perdure.cli.output import Misuse, as_json, columns, one_line, safe, span
-from perdure.errors import AgentNotFound, RunNotFound
+from perdure.errors import AgentNotFound, RunNotFound, ToolDefinitionError
 from perdure.messages import Usage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-COMMON = {"run_id": "r", "position": "1.0", "time": NOW}
+COMMON: dict[str, Any] = {"run_id": "r", "position": "1.0", "time": NOW}
 
 
 @given(st.text())
@@ -68,6 +70,7 @@ def test_columns_are_aligned_by_what_a_terminal_shows_not_by_characters():
     [
         (Misuse("no"), 2, "usage"),
         (AgentNotFound("no"), 2, "not_found"),
+        (ToolDefinitionError("no"), 2, "agent"),
         (RunNotFound("no"), 1, "not_found"),
         (ZeroDivisionError("by zero"), 1, "internal"),
     ],
@@ -94,7 +97,7 @@ def test_an_answer_that_the_terminal_cannot_write_is_no_reason_to_fail(capsys, m
 
 def test_an_event_cannot_smuggle_control_characters_into_its_line():
     wicked = "\x1b[2Jbook\r"
-    events = [
+    events: list[ev.Event] = [
         ev.ToolStarted(
             type="tool_started", call="1.1", name=wicked, effect="read", arguments={wicked: wicked}, **COMMON
         ),
@@ -105,6 +108,37 @@ def test_an_event_cannot_smuggle_control_characters_into_its_line():
     ]
     for event in events:
         assert safe(line := story.line(event, NOW, StringIO())) == line
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (
+            ev.ApprovalRequested(
+                type="approval_requested", call="1.1", name="pay", hash="", why="pay needs approval.", **COMMON
+            ),
+            "pay waits for approval",
+        ),
+        (
+            ev.ApprovalRequested(
+                type="approval_requested", call="1.1", name="pay", hash="", why="Over the limit.", **COMMON
+            ),
+            "pay waits for approval: Over the limit.",
+        ),
+        (
+            ev.DecisionRefused(
+                type="decision_refused", name="approve", via="update", by="ann", reason="Too late.", **COMMON
+            ),
+            "approval by ann (update) was refused: Too late.",
+        ),
+        (
+            ev.DecisionRefused(type="decision_refused", name="aprove", via="signal", reason="No such.", **COMMON),
+            "aprove (signal) was refused: No such.",
+        ),
+    ],
+)
+def test_an_event_says_once_what_happened(event, words):
+    assert story.what(event, StringIO()) == words
 
 
 def test_the_board_shows_tools_under_way_what_waits_and_tokens_so_far():
