@@ -29,6 +29,14 @@ from perdure.wire import JUDGE, MODEL, TRANSCRIPT, JudgeInput, ModelInput, Page
 _LARGEST_REPLY = 1_500_000
 """Bytes: the engine refuses payloads over 2 MiB."""
 
+_PASSED_ON = (
+    asyncio.CancelledError,
+    ApplicationError,  # judged already
+    RPCError,  # the engine is away for a moment: as often as it takes
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+
 _DEFECT_TRIES = 3
 
 _QUERY_PATIENCE = timedelta(seconds=10)
@@ -62,9 +70,9 @@ class ModelActivities:
         async with heartbeats():
             try:
                 turn = _recordable(await self._turn(request))
-            except (asyncio.CancelledError, ApplicationError, RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
-                raise  # judged already, or the engine is away for a moment: as often as it takes
-            except BaseException as error:  # SystemExit too: a provider's library does not end the worker
+            except _PASSED_ON:
+                raise
+            except BaseException as error:  # noqa: BLE001 - SystemExit too: a provider's library does not end the worker
                 activity.logger.warning("a model call failed by a defect", exc_info=error)
                 raise _defect(error) from None  # its own words may be endless, or none: they are no cause to record
             self._conversations.remember(turn.message)

@@ -170,7 +170,7 @@ def report_of(
         case Raised(error):
             return _unknown(call, name, words(error), type(error).__name__, deadline)
         case Overdue(abandoned):
-            text = f"It did not end within {call.timeout.total_seconds():g} s."
+            text = f"It did not end within {call.timeout.total_seconds():g} s (the tool's timeout)."
             return _unknown(call, name, text, "timeout", deadline, abandoned=abandoned)
         case Stopped():
             return _stopped(ended, call, name, deadline)

@@ -8,9 +8,18 @@ from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
-from perdure.messages import Decision, DecisionRecord, Receipt, Settlement, ToolResult, content_hash, parse_json
+from perdure.messages import (
+    CallRecord,
+    Decision,
+    DecisionRecord,
+    Receipt,
+    Settlement,
+    ToolResult,
+    content_hash,
+    parse_json,
+)
 from perdure.results import report_of_value, short
-from perdure.state import CallState, CallStatus, Outcome, RunState, close, not_done, result_of
+from perdure.state import CallState, CallStatus, Outcome, RunState, close, not_done, record_of, result_of
 
 Via = Literal["update", "signal", "expiry"]
 
@@ -19,6 +28,8 @@ _DOUBTFUL = (CallStatus.IN_DOUBT, CallStatus.DOUBTED, CallStatus.PROBING)
 
 def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
     """Return whether `wanted` would take: `accepted`, or the reason why not. Changes nothing."""
+    if wanted.id and wanted.id in state.taken:
+        return Receipt(accepted=True, call=wanted.call, reason="repeated")
     call = state.find(wanted.call)
     if call is None:
         return _unknown(state, wanted.call)
@@ -40,6 +51,11 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
     return Receipt(accepted=True, call=call.position)
 
 
+def takes(receipt: Receipt) -> bool:
+    """Return whether something is to be done: one that has come by two ways is accepted both times, and taken once."""
+    return receipt.accepted and receipt.reason != "repeated"
+
+
 EARLY = timedelta(seconds=1)
 """How long a decision about a call that is not there yet waits for it."""
 
@@ -59,29 +75,51 @@ def premature(receipt: Receipt) -> bool:
 def _unknown(state: RunState, name: str) -> Receipt:
     closed = next((record for record in state.records if record.position == name), None)
     if closed:
-        text = f"Call {name} is closed already: {closed.status}."
+        text = f"Call {name} {_closed(closed)}."
         return Receipt(accepted=False, call=name, reason="already_decided", message=text)
     waiting = [f"{call.position} ({call.call.name})" for call in _waiting(state)]
-    listed = f"waiting are {', '.join(waiting)}" if waiting else "none waits"
-    named = f"The run has no call {name!r}" if name else "Say which call is meant"
-    return Receipt(accepted=False, call=name, reason="unknown_call", message=short(f"{named}: {listed}."))
+    listed = f"waiting are {', '.join(waiting)}" if waiting else f"nothing waits for a decision in {state.run_id}"
+    if name or waiting:
+        listed = f"The run has no call {name!r}: {listed}" if name else f"Say which call is meant: {listed}"
+    text = short(f"{listed[0].upper()}{listed[1:]}.")
+    return Receipt(accepted=False, call=name, reason="unknown_call", message=text)
 
 
 def _waiting(state: RunState) -> Iterator[CallState]:
     yield from (call for call in state.calls if call.status in (CallStatus.ASKING, *_DOUBTFUL))
 
 
+_STANDINGS: dict[CallStatus, str] = {
+    CallStatus.ASKING: "waits for approval",
+    CallStatus.READY: "has not begun yet",
+    CallStatus.RUNNING: "is being executed",
+    CallStatus.DOUBTED: "is in doubt, and is looked up next",
+    CallStatus.PROBING: "is in doubt, and is being looked up",
+    CallStatus.IN_DOUBT: "is in doubt",
+}
+
+
 def _standing(call: CallState) -> str:
+    standing = _closed(record_of(call)) if call.status is CallStatus.CLOSED else _STANDINGS[call.status]
     if call.decision and call.status is not CallStatus.ASKING:
         verb = "approved" if call.decision.approve else "denied"
-        return f"it was {verb} by {call.decision.by} and is {call.status}"
-    return f"it is {call.status}"
+        return f"it was {verb} by {call.decision.by}, and {standing}"
+    return f"it {standing}"
+
+
+def _closed(record: CallRecord) -> str:
+    """Return what became of a call that has its result."""
+    if record.status in ("denied", "skipped", "cancelled"):
+        return f"was {record.status} already"
+    verb = "was executed" if record.execution_order else "has its result"
+    return f"{verb} already: {record.status}"
 
 
 def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime) -> None:
     """Take a decision that `check` accepted into the state. Edited arguments have been judged before."""
     call = state.find(decision.call)
     assert call is not None  # noqa: S101 - `check` found it
+    state.taken.extend([decision.id] if decision.id else [])
     edited = decision.arguments is not None and decision.arguments != call.arguments
     call.decision = DecisionRecord(
         by=decision.by, via=via, at=now, approve=decision.approve, reason=decision.reason, edited=edited
@@ -111,6 +149,7 @@ def apply_settlement(state: RunState, settlement: Settlement) -> None:
     """Take a settlement that `check` accepted into the state."""
     call = state.find(settlement.call)
     assert call is not None  # noqa: S101 - `check` found it
+    state.taken.extend([settlement.id] if settlement.id else [])
     match settlement.outcome:
         case "done":
             close(state, call, _settled_done(state, call, settlement))
@@ -152,16 +191,26 @@ def next_alarm(state: RunState, now: datetime) -> datetime | None:
     return min(times, default=None)
 
 
-def expire(state: RunState, now: datetime) -> None:
-    """Deny every request for approval that nobody decided in time."""
+EXPIRED = "expired"
+"""The memo in which a run records which requests have just expired: a decision may come in the same moment."""
+
+
+def expire(state: RunState, now: datetime) -> list[str]:
+    """Deny every request for approval that nobody decided in time, and return their positions."""
     limit = state.spec.approval.expires
-    if limit is None:
-        return
-    for call in list(state.calls):
-        overdue = call.status is CallStatus.ASKING and call.asked_at is not None and now >= call.asked_at + limit
-        if overdue:
-            late = Decision(call=call.position, approve=False, by="nobody", reason=f"not decided within {limit}.")
-            apply_decision(state, late, "expiry", now)
+    asking = [call for call in state.calls if call.status is CallStatus.ASKING]
+    late = [call.position for call in asking if limit and call.asked_at and now >= call.asked_at + limit]
+    for position in late:
+        let_expire(state, position, now)
+    return late
+
+
+def let_expire(state: RunState, position: str, now: datetime) -> None:
+    """Deny one request for approval, unless it has been decided."""
+    call, limit = state.find(position), state.spec.approval.expires
+    if call and call.status is CallStatus.ASKING:
+        late = Decision(call=position, approve=False, by="nobody", reason=f"not decided within {limit}.")
+        apply_decision(state, late, "expiry", now)
 
 
 # -- plain signals, from anybody's hand --------------------------------------------------------------------

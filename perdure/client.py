@@ -126,6 +126,8 @@ class Client:
 
 
 _LARGEST_INPUT = 1_500_000
+_TASK = timedelta(seconds=5)
+"""How long a run stands still after a worker was lost while it decided; the engine's default is 10 s."""
 _PATIENCE = timedelta(seconds=5)
 """How long a decision waits for a worker's answer before it is left as a signal."""
 
@@ -151,6 +153,7 @@ async def _begin(
             task_queue=task_queue,
             id_reuse_policy=reuse,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            task_timeout=_TASK,
             memo=memo,
             search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, request.spec.name)]),
             static_summary=f"agent {request.spec.name}",

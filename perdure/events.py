@@ -128,10 +128,11 @@ class ApprovalDecided(EventBase):
 
 
 class DecisionRefused(EventBase):
-    """A signal or update from outside did not take; why."""
+    """A signal or update from outside did not take; why. `by` is "" where it could not be understood."""
 
     type: Literal["decision_refused"]
     name: str
+    by: str = ""
     via: Literal["update", "signal"]
     reason: str
 

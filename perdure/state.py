@@ -170,6 +170,7 @@ class RunState(BaseModel):
     usage: Usage = Usage()
     closing: bool = False
     outcome: Outcome | None = None
+    taken: list[str] = Field(default_factory=list)  # ids of the decisions and settlements that took
 
     @property
     def open_calls(self) -> list[CallState]:
@@ -238,7 +239,8 @@ def _answered(state: RunState) -> Outcome:
 
 def exhausted(state: RunState) -> Outcome:
     """Return the outcome of a run that has used up its steps."""
-    return Outcome(status="budget_exhausted", reason=f"The limit of {state.limits.steps} steps is reached.")
+    limit = f"{state.limits.steps} step{'' if state.limits.steps == 1 else 's'}"
+    return Outcome(status="budget_exhausted", reason=f"The limit of {limit} is reached.")
 
 
 def _open_calls(state: RunState, calls: Iterable[ToolCall], now: datetime) -> None:

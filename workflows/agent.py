@@ -166,7 +166,8 @@ class AgentWorkflow:
                 lambda: self._changes != seen, timeout=timeout, timeout_summary=approvals.ALARM_SUMMARY
             )
         except TimeoutError:
-            approvals.expire(self.state, workflow.now())
+            if expired := approvals.expire(self.state, workflow.now()):
+                workflow.upsert_memo({approvals.EXPIRED: expired})
             workflow.logger.warning("still waiting for a decision", extra={"run_id": self.state.run_id})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -285,9 +286,14 @@ class AgentWorkflow:
     async def _settle_or_decide(self, wanted: Decision | Settlement, via: approvals.Via) -> Receipt:
         receipt = await self._check(wanted)
         wanted = wanted.model_copy(update={"call": receipt.call})
-        if receipt.accepted and isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
+        if (
+            approvals.takes(receipt)
+            and isinstance(wanted, Decision)
+            and wanted.approve
+            and wanted.arguments is not None
+        ):
             receipt = await self._judge(wanted)
-        if not receipt.accepted:
+        if not approvals.takes(receipt):
             return receipt
         if isinstance(wanted, Decision):
             approvals.apply_decision(self.state, wanted, via, workflow.now())

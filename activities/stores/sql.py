@@ -113,6 +113,8 @@ class SQLStore:
     async def _entries(self, query: Select[Any], namespace: str | None) -> list[CatalogueEntry]:
         if namespace is not None:
             query = query.where(CATALOGUE.c.namespace == namespace)
+        if not self._ready and self._missing():
+            return []  # whoever only reads makes no file
         query = query.order_by(CATALOGUE.c.agent, CATALOGUE.c.seen_at.desc(), CATALOGUE.c.task_queue)
         async with self._transaction() as connection:
             rows = await connection.execute(query)
@@ -143,6 +145,10 @@ class SQLStore:
                 for table in METADATA.sorted_tables:
                     await connection.execute(CreateTable(table, if_not_exists=True))
             self._ready = True
+
+    def _missing(self) -> bool:
+        file = self._url.database if self._engine.dialect.name == "sqlite" else None
+        return bool(file) and file != ":memory:" and not Path(str(file)).exists()
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncGenerator[AsyncConnection, None]:

@@ -41,8 +41,8 @@ class People(Telling):
         if not receipt.accepted and approvals.premature(receipt):
             self._early.append((name, wanted))
         elif not receipt.accepted:
-            self._refuse(name, "signal", receipt.message)
-        else:
+            self._refuse(name, "signal", receipt.message, wanted.by)
+        elif approvals.takes(receipt):
             self._take_signal(wanted, receipt)
 
     def _take_signal(self, wanted: Decision | Settlement, receipt: Receipt) -> None:
@@ -53,8 +53,8 @@ class People(Telling):
         else:
             self._apply(wanted, "signal")
 
-    def _refuse(self, name: str, via: Literal["signal", "update"], reason: str) -> None:
-        self._tell(ev.DecisionRefused, type="decision_refused", name=name, via=via, reason=reason)
+    def _refuse(self, name: str, via: Literal["signal", "update"], reason: str, by: str = "") -> None:
+        self._tell(ev.DecisionRefused, type="decision_refused", name=name, via=via, reason=reason, by=by)
 
     def _take_early(self) -> None:
         """Take the signals that came before what they are about, as the workflow does."""
@@ -62,10 +62,10 @@ class People(Telling):
             receipt = approvals.check(self._require(), wanted)
             if receipt.accepted or self.ended:
                 self._early.remove((name, wanted))
-            if receipt.accepted:
+            if approvals.takes(receipt):
                 self._take_signal(wanted, receipt)
-            elif self.ended:
-                self._refuse(name, "signal", receipt.message)
+            elif self.ended and not receipt.accepted:
+                self._refuse(name, "signal", receipt.message, wanted.by)
 
     def _fold_judgement(self, activity_id: str, judgement: Judgement) -> None:
         decision = self._edits.pop(activity_id, None)
@@ -74,8 +74,8 @@ class People(Telling):
         receipt = approvals.check(self._require(), decision)
         why = judgement.problem.message if judgement.problem else receipt.message
         if judgement.problem or not receipt.accepted:
-            self._refuse("approve", "signal", why)
-        else:
+            self._refuse("approve", "signal", why, decision.by)
+        elif approvals.takes(receipt):
             self._apply(decision, "signal")
 
     async def _on_update_accepted(self, attributes: Any, _: HistoryEvent) -> None:
@@ -88,16 +88,16 @@ class People(Telling):
         if wanted is None or not attributes.outcome.HasField("success"):
             return
         receipt = await self._decode(attributes.outcome.success.payloads, Receipt)
-        if receipt.accepted:
+        if approvals.takes(receipt):
             self._apply(wanted.model_copy(update={"call": receipt.call}), "update")
-        else:
-            name = "settle" if isinstance(wanted, Settlement) else "decide"
-            self._refuse(name, "update", receipt.message)
+        elif not receipt.accepted:
+            name = "settle" if isinstance(wanted, Settlement) else "approve" if wanted.approve else "deny"
+            self._refuse(name, "update", receipt.message, wanted.by)
 
     def _apply(self, wanted: Decision | Settlement, via: approvals.Via) -> None:
         state = self._require()
         call = state.find(wanted.call)
-        if call is None or not approvals.check(state, wanted).accepted:
+        if call is None or not approvals.takes(approvals.check(state, wanted)):
             return
         name, position = call.call.name, call.position
         if isinstance(wanted, Settlement):
@@ -122,16 +122,24 @@ class People(Telling):
         summary = self._timers.pop(attributes.started_event_id, "")
         if summary == approvals.EARLY_SUMMARY and self._early:
             name, wanted = self._early.pop(0)
-            self._refuse(name, "signal", approvals.check(self._require(), wanted).message)
+            self._refuse(name, "signal", approvals.check(self._require(), wanted).message, wanted.by)
         if summary == approvals.ALARM_SUMMARY:
             self._ring()
 
     def _ring(self) -> None:
+        """Tell of requests that are due for a reminder; those that have expired the run itself records."""
         state = self._require()
-        asking = [call for call in state.calls if call.status is CallStatus.ASKING]
-        approvals.expire(state, self._now)
-        for call in asking:
-            if call.status is CallStatus.ASKING:
+        rules = state.spec.approval
+        for call in state.calls:
+            expires = rules.expires and call.asked_at and self._now >= call.asked_at + rules.expires
+            if call.status is CallStatus.ASKING and rules.remind_every and not expires:
                 self._tell(ev.ApprovalReminder, type="approval_reminder", call=call.position, name=call.call.name)
-            else:
+
+    async def _on_properties_modified(self, attributes: Any, _: HistoryEvent) -> None:
+        if approvals.EXPIRED not in attributes.upserted_memo.fields:
+            return
+        for position in await self._decode([attributes.upserted_memo.fields[approvals.EXPIRED]], list[str]):
+            call = self._require().find(position)
+            approvals.let_expire(self._require(), position, self._now)
+            if call:
                 self._tell_decision(call)

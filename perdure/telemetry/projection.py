@@ -179,7 +179,7 @@ class Projection(People):
             probed = await self._decode(attributes.input.payloads, ProbeInput)
             if call := state.find(probed.call.position):
                 call.status = CallStatus.PROBING
-                if call.doubt:  # the workflow's clock decided, which is behind the history's
+                if call.doubt and probed.believed_from:  # the workflow's clock decided, which is behind the history's
                     call.doubt = call.doubt.model_copy(update={"believed_from": probed.believed_from})
         elif kind != JUDGE and (call := state.find(attributes.activity_id)):
             tool = state.spec.tool(call.call.name)
@@ -313,6 +313,10 @@ _HANDLERS: dict[int, tuple[str, str]] = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: ("_on_activity_cancelled", "activity_task_canceled_event_attributes"),
     EventType.EVENT_TYPE_MARKER_RECORDED: ("_on_marker", "marker_recorded_event_attributes"),
     EventType.EVENT_TYPE_TIMER_STARTED: ("_on_timer_started", "timer_started_event_attributes"),
+    EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: (
+        "_on_properties_modified",
+        "workflow_properties_modified_event_attributes",
+    ),
     EventType.EVENT_TYPE_TIMER_FIRED: ("_on_timer_fired", "timer_fired_event_attributes"),
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: ("_on_signal", "workflow_execution_signaled_event_attributes"),
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: (

@@ -32,7 +32,7 @@ from perdure.tools import Tool
 from perdure.wire import STATE
 from perdure.worker import serving
 
-PATIENCE = 12
+PATIENCE = 25
 """Seconds after which something that a test waits for is taken for lost."""
 
 
@@ -49,7 +49,7 @@ class RawModel:
         """Return the reply that is due, by the replies that the conversation holds."""
         self.calls += 1
         due = self._replies[min(sum(isinstance(m, AssistantMessage) for m in request.messages), len(self._replies) - 1)]
-        reply = due(request) if callable(due) else due
+        reply: Any = due(request) if callable(due) else due
         return ModelReply(text=reply) if isinstance(reply, str) else reply
 
     async def aclose(self) -> None:
@@ -115,8 +115,11 @@ class Stage:
         await self._worker.enter_async_context(serving(self.client.temporal, agents, self.queue, settings))
 
     async def stop(self) -> None:
-        """Stop the worker."""
+        """Stop the worker, once it has decided what it was deciding: a decision cut off is tried again after 10 s."""
         if self._worker:
+            for handle in self._started:
+                with suppress(Exception):
+                    await self.state(handle)
             worker, self._worker = self._worker, None
             await worker.aclose()
 
@@ -224,22 +227,22 @@ class Stage:
         for event in projection.events:
             json.loads(event.model_dump_json())
 
-
     async def _agreed(self, handle: RunHandle) -> Projection:
         """Return the projection, once the workflow's own state says the same: it may be a moment behind."""
-        for patience in (*[0.05] * 40, 0):
+        left = 40
+        while True:
             projection = await handle.projection()
+            assert projection.state is not None
             try:
                 own = await self.state(handle)
             except WorkflowQueryFailedError as error:
                 assert "exceeds limit" in str(error) or "too large" in str(error)  # noqa: PT017 - nothing to compare
                 return projection
-            assert projection.state is not None
-            if untimed(own) == untimed(projection.state):
+            if untimed(own) == untimed(projection.state) or not left:
+                assert_same(own, projection.state)
                 return projection
-            await asyncio.sleep(patience)
-        assert_same(own, projection.state)
-        return projection
+            left -= 1
+            await asyncio.sleep(0.05)
 
 
 def assert_same(own: RunState, told: RunState) -> None:

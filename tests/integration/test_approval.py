@@ -302,7 +302,9 @@ def broken(seat):
     raise KeyError(seat)
 
 
-@pytest.mark.parametrize("predicate", [leave, cancel, broken, lambda: True], ids=["exit", "cancel", "raise", "arguments"])
+@pytest.mark.parametrize(
+    "predicate", [leave, cancel, broken, lambda: True], ids=["exit", "cancel", "raise", "arguments"]
+)
 async def test_a_predicate_that_fails_asks_a_person(stage, booked, predicate):
     @tool(approval=predicate)
     def book(seat: str) -> str:
@@ -321,7 +323,7 @@ async def test_a_predicate_that_blocks_is_given_up_and_a_person_asked(stage, boo
     monkeypatch.setattr("perdure.activities.judging._PREDICATE_SECONDS", 0.3)
 
     async def block(**_):
-        anchor.wait(20)
+        return anchor.wait(20)
 
     @tool(approval=block)
     def book(seat: str) -> str:

@@ -200,20 +200,19 @@ async def test_signals_among_steps_without_a_question_are_refused(stage, booked)
     await stage.signal(handle, "approve")
     await stage.signal(handle, "approve", "1.1")
     done = await stage.end(handle)
-    reasons = sorted(event.reason for event in done.told("decision_refused"))
-    assert reasons == ["Call 1.1 is closed already: ok.", "Say which call is meant: none waits."]
+    assert len(done.told("decision_refused")) == 2
+    assert sum("1.1" in event.reason for event in done.told("decision_refused")) == 1
+    assert not done.told("approval_decided")
 
 
 @pytest.mark.parametrize("way", ["signal", "update"])
 async def test_a_decision_that_meets_the_expiry_is_taken_or_refused_the_same_by_run_and_history(
     stage, book, booked, way
 ):
-    handle = await stage.start(
-        [calling("1A"), "done"], [book], approval=Approval(expires=timedelta(seconds=0.7))
-    )
-    await stage.until(handle, "approval_requested")
+    handle = await stage.start([calling("1A"), "done"], [book], approval=Approval(expires=timedelta(seconds=0.7)))
+    await happened(stage, handle, "timer_started")
     await stage.stop()  # the request expires while no worker runs; then somebody approves
-    await timer_fired(stage, handle)
+    await happened(stage, handle, "timer_fired")
     if way == "signal":
         await stage.signal(handle, "approve", "1.1")
         await stage.serve(*stage.agents)
@@ -226,12 +225,16 @@ async def test_a_decision_that_meets_the_expiry_is_taken_or_refused_the_same_by_
     assert len(done.told("approval_decided")) == 1
 
 
-async def timer_fired(stage, handle):
-    """Wait until a timer of the run has fired."""
-    workflow = stage.client.temporal.get_workflow_handle(handle.id)
-    async for event in workflow.fetch_history_events(wait_new_event=True):
-        if event.HasField("timer_fired_event_attributes"):
-            return
+async def happened(stage, handle, what):
+    """Wait until an event of the engine's is in the run's history."""
+
+    async def look():
+        workflow = stage.client.temporal.get_workflow_handle(handle.id)
+        async for event in workflow.fetch_history_events(wait_new_event=True):
+            if event.HasField(f"{what}_event_attributes"):
+                return
+
+    await asyncio.wait_for(look(), 10)
 
 
 async def test_a_decision_that_reaches_the_run_together_with_its_question_is_kept(stage, book, booked):

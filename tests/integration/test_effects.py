@@ -31,10 +31,10 @@ def ledger():
     return Ledger()
 
 
-def acting(ledger, error=None, times=1_000, **options):
+def acting(ledger, error=None, times=1_000, name="act", **options):
     """A tool `act` that does its effect, and then raises `error` the first `times`."""
 
-    @tool(**{"name": "act", **options})
+    @tool(name=name, **options)
     async def act(ctx: ToolContext) -> str:
         """Act."""
         ledger.note(ctx)
@@ -157,7 +157,7 @@ async def test_a_settlement_that_does_not_fit_is_refused_with_the_reason(stage, 
 async def test_effects_after_one_in_doubt_wait_for_it_and_reads_do_not(stage, ledger):
     other = acting(ledger, name="other")
     look = acting(ledger, name="look", effect="read")
-    tools = [acting(ledger, OSError("reset"), times=1), other, look]
+    tools = [acting(ledger, OSError("reset"), times=2), other, look]  # the read may be the first of both
     handle = await stage.start([calling("act", "other", "look"), "done"], tools)
     await stage.until(handle, "in_doubt")
     await stage.until(handle, lambda e: e.type == "tool_finished" and e.name == "look")
@@ -323,3 +323,23 @@ async def test_a_retry_after_the_run_was_resumed_has_the_same_key(stage, ledger)
     assert done.result.status == "completed"
     assert len(ledger.entries) == 2
     assert len(ledger.keys) == 1
+
+
+async def test_an_idempotent_effect_that_is_cancelled_between_its_attempts_is_in_doubt(stage, ledger):
+    act = acting(ledger, OSError("reset"), effect="idempotent", attempts=9)
+    handle = await stage.start([calling("act"), "done"], [act])
+    await between_attempts(stage, handle)
+    await handle.cancel()
+    done = await stage.end(handle)
+    assert done.result.status == "cancelled"
+    assert [call.status for call in done.result.calls] == ["in_doubt"]
+
+
+async def between_attempts(stage, handle):
+    """Wait until a call has failed once and is to be tried again."""
+    workflow = stage.client.temporal.get_workflow_handle(handle.id)
+    while True:
+        pending = (await workflow.describe()).raw_description.pending_activities
+        if any(one.attempt > 1 and one.activity_type.name == "act" for one in pending):
+            return
+        await asyncio.sleep(0.02)  # the engine can only be asked

@@ -61,7 +61,7 @@ async def test_not_done_is_believed_only_from_the_hard_deadline_on(stage):
 
 
 async def test_an_effect_that_happens_after_the_first_look_is_found_by_the_second(stage):
-    world = []
+    world: list[str] = []
 
     async def probe(ctx, seat):
         found = Done("booked") if world else NotDone()
@@ -130,10 +130,10 @@ async def test_a_person_may_settle_while_the_probe_looks(stage, anchor):
 
 
 async def test_a_person_may_ask_for_a_retry_while_the_probe_looks(stage, anchor):
-    looking = asyncio.Event()
+    looks: asyncio.Queue[str] = asyncio.Queue()
 
     def probe(ctx, seat):
-        stage_loop.call_soon_threadsafe(looking.set)
+        stage_loop.call_soon_threadsafe(looks.put_nowait, seat)
         anchor.wait(20)
         return Unknown()
 
@@ -147,9 +147,9 @@ async def test_a_person_may_ask_for_a_retry_while_the_probe_looks(stage, anchor)
 
     stage_loop = asyncio.get_running_loop()
     handle = await stage.start(SCRIPT, [act])
-    await asyncio.wait_for(looking.wait(), 10)
-    await handle.settle("1.1", "retry")  # a second look-up begins before the first has ended
-    await stage.until(handle, lambda event: event.type == "tool_started", nth=2)
+    await asyncio.wait_for(looks.get(), 10)
+    await handle.settle("1.1", "retry")
+    await asyncio.wait_for(looks.get(), 1.5)  # a second look-up has begun before the first has ended
     anchor.set()
     await stage.until(handle, "in_doubt")
     await handle.settle("1.1", "not-done")

@@ -1,104 +1,167 @@
-"""What a run costs in history: each message once, and no more at its end than at its beginning."""
+"""A step costs the same, however long the conversation is: each message enters the history once."""
 
-from __future__ import annotations
+import random
+import string
 
-from datetime import timedelta
-from typing import Any
+import pytest
 
-from perdure.models import ModelReply, ModelRequest, RawCall
+from perdure.messages import ToolMessage
 from perdure.policies import Limits
-from perdure.settings import Settings
-from perdure.tools import Tool, tool
+from perdure.tools import tool
 
-REPLY = "r" * 50
-
-
-class Looping:
-    """A model that calls `fetch` so many times, and remembers what it was shown."""
-
-    provider = "looping"
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-        self.shown: list[list[str]] = []
-
-    async def generate(self, request: ModelRequest) -> ModelReply:
-        done = sum(message.role == "assistant" for message in request.messages)
-        self.shown.append([m.result.content[:8] for m in request.messages if m.role == "tool"])
-        if done == self._steps:
-            return ModelReply(text="done")
-        return ModelReply(text=f"{REPLY}{done:04d}", calls=[RawCall(f"c{done}", "fetch", f'{{"n": {done}}}')])
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
+ROOM = Limits(steps=1_000)
 
 
-def fetcher(*, local: bool = False) -> Tool:
-    @tool(effect="read", local=local)
-    async def fetch(n: int) -> str:
-        """Return a thousand characters."""
-        return f"{n:08d}" + "x" * 992
-
-    return fetch
+def words(seed: str, length: int = 900) -> str:
+    """Text that is nowhere else."""
+    return "".join(random.Random(seed).choices(string.ascii_letters, k=length))
 
 
-async def history_of(stage: Any, steps: int, *, local: bool = False) -> tuple[list[bytes], Looping]:
-    model = Looping(steps)
-    finished = await stage.run(model, [fetcher(local=local)], limits=Limits(steps=steps + 2))
-    assert finished.result.status == "completed"
-    workflow = stage.client.temporal.get_workflow_handle(finished.handle.id)
-    return [event.SerializeToString() async for event in workflow.fetch_history_events()], model
-
-
-async def test_a_step_costs_the_same_in_a_long_run_as_in_a_short_one(stage: Any) -> None:
-    short, _ = await history_of(stage, 10)
-    long, _ = await history_of(stage, 60)
-    per_step = (sum(map(len, long)) - sum(map(len, short))) / 50
-    assert per_step < 1.1 * sum(map(len, short)) / 10
-    assert per_step < 4_000, "a step with a result of 1,000 bytes takes about 3,100"
-
-
-async def test_each_message_enters_history_once(stage: Any) -> None:
-    for local in (False, True):
-        events, _ = await history_of(stage, 12, local=local)
-        history = b"".join(events)
-        for step in range(12):
-            assert history.count(f"{step:08d}xxxx".encode()) == 1, "a result is recorded more than once"
-            assert history.count(f"{REPLY}{step:04d}".encode()) == 1, "a reply is recorded more than once"
-
-
-async def test_the_model_sees_the_whole_conversation_though_nothing_of_it_is_sent(stage: Any) -> None:
-    _, model = await history_of(stage, 5)
-    assert model.shown == [[f"{n:08d}" for n in range(step)] for step in range(6)]
-
-
-async def test_a_worker_without_the_conversation_asks_the_run_for_it(stage: Any, stage_settings: Settings) -> None:
-    forgetful = stage_settings.model_copy(update={"cache_bytes": 1})
-    model = Looping(6)
-    agent = stage.agent(model, [fetcher()], limits=Limits(steps=10))
-    await stage.serve(agent, settings=forgetful)
-    finished = await stage.end(await stage.start_again(agent))
-    assert finished.result.status == "completed"
-    assert model.shown == [[f"{n:08d}" for n in range(step)] for step in range(7)]
-
-
-async def test_another_worker_goes_on_with_the_same_conversation(stage: Any) -> None:
-    @tool(approval="always")
-    async def stop() -> str:
-        """Wait for a person."""
-        return "stopped"
-
-    script = [
-        {"calls": [{"name": "fetch", "arguments": {"n": 1}}]},
-        {"calls": [{"name": "stop", "arguments": {}}]},
-        {"text": "${fetch}"},
+def script(steps):
+    """A conversation with a text, a call and a result at every step."""
+    turns = [
+        {"text": words(f"text {n}"), "calls": [{"name": "look", "arguments": {"q": words(f"q {n}", 100)}}]}
+        for n in range(steps)
     ]
-    agent = stage.agent(script, [fetcher(), stop])
-    await stage.serve(agent)
-    handle = await stage.start_again(agent)
+    return [*turns, words("answer")]
+
+
+@tool(effect="read")
+async def look(q: str) -> str:
+    """Look."""
+    return words(f"result of {q}")
+
+
+async def history(stage, handle):
+    """The run's events as the engine keeps them, in bytes."""
+    workflow = stage.client.temporal.get_workflow_handle(handle.id)
+    return [event.SerializeToString() async for event in workflow.fetch_history_events()]
+
+
+async def test_a_step_adds_as_much_to_the_history_at_60_steps_as_at_10(stage):
+    sizes, events = {}, list[bytes]()
+    for steps in (10, 60):
+        done = await stage.run(script(steps), [look], limits=ROOM)
+        assert done.result.status == "completed"
+        events = await history(stage, done.handle)
+        assert len(events) == steps * 12 + 11
+        sizes[steps] = sum(map(len, events)) / steps
+    assert sizes[60] <= sizes[10] * 1.1
+    every = [sum(map(len, events[at : at + 12])) for at in range(2, len(events) - 9, 12)]
+    assert len(every) == 60
+    assert max(every) <= min(every) * 1.1
+
+
+async def test_each_message_enters_the_history_once(stage):
+    steps = 8
+    done = await stage.run(script(steps), [look], task=words("task"), limits=ROOM)
+    data = b"".join(await history(stage, done.handle))
+    assert data.count(words("task").encode()) == 1
+    for n in range(steps):
+        assert data.count(words(f"text {n}").encode()) == 1
+        assert data.count(words(f"q {n}", 100).encode()) == 3  # the reply, the call's own activity, and the audit
+        assert data.count(words(f"result of {words(f'q {n}', 100)}").encode()) == 1
+    assert data.count(words("answer").encode()) == 2  # the reply, and the run's result
+
+
+async def test_the_spec_enters_the_history_once(stage):
+    rules = words("instructions", 5_000)
+    done = await stage.run(script(5), [look], instructions=rules, limits=ROOM)
+    data = b"".join(await history(stage, done.handle))
+    assert data.count(rules.encode()) == 1
+
+
+# -- the conversation is right wherever the next model call lands ------------------------------------------------
+
+
+async def test_a_worker_that_never_saw_the_conversation_asks_the_workflow_for_it(stage):
+    @tool(approval="always")
+    def book() -> str:
+        """Book."""
+        return "booked"
+
+    turns = script(6)
+    turns[4] = {"calls": [{"name": "book"}]}
+    handle = await stage.start(turns, [look, book], instructions="Be polite.", limits=ROOM)
     await stage.until(handle, "approval_requested")
-    await stage.serve(agent)  # a new worker, with nothing in memory
+    await stage.stop()
+    asked_so_far = len(stage.model.requests)
+    await stage.serve(*stage.agents)  # with an empty memory
     await handle.approve()
-    finished = await stage.end(handle)
-    assert finished.result.text.startswith("00000001xxx")
-    assert finished.result.duration < timedelta(seconds=30)
+    done = await stage.end(handle)
+    assert done.result.text == words("answer")
+    for request in stage.model.requests[asked_so_far:]:
+        assert_conversation(request, done)
+        assert request.instructions == "Be polite."
+
+
+async def test_a_worker_without_room_for_conversations_asks_for_them_at_every_step(stage, misses):
+    agent = stage.agent(script(6), [look], limits=ROOM)
+    await stage.serve(agent, settings=stage.client.settings.model_copy(update={"cache_bytes": 4}))
+    done = await stage.end(await stage.start_again(agent))
+    assert done.result.text == words("answer")
+    assert len(misses) >= 6
+    for request in stage.model.requests:
+        assert_conversation(request, done)
+
+
+async def test_a_worker_with_room_asks_for_the_first_message_only(stage, misses):
+    done = await stage.run(script(6), [look], limits=ROOM)
+    assert done.result.status == "completed"
+    assert len(misses) <= 1
+
+
+@pytest.mark.parametrize("letter", ["x", "字"], ids=["ascii", "chinese"])
+async def test_a_conversation_of_megabytes_is_asked_for_in_pages(stage, misses, letter):
+    @tool(effect="read", result_limit=200_000)
+    async def dump(q: str) -> object:
+        """Dump."""
+        return q + letter * 100_000
+
+    @tool(approval="always")
+    def book() -> str:
+        """Book."""
+        return "booked"
+
+    turns = [{"calls": [{"name": "dump", "arguments": {"q": f"{n}-{m}"}} for m in range(6)]} for n in range(3)]
+    handle = await stage.start([*turns, {"calls": [{"name": "book"}]}, "done"], [dump, book], limits=ROOM)
+    await stage.until(handle, "approval_requested")
+    await stage.serve(*stage.agents)  # with an empty memory
+    misses.clear()
+    await handle.approve()
+    done = await stage.end(handle)
+    assert done.result.text == "done"
+    assert misses[0][0] == 0
+    assert_conversation(stage.model.requests[-1], done)
+
+
+async def test_a_user_message_with_half_an_emoji_or_too_large_is_no_traceback(stage):
+    from perdure.errors import PerdureError
+
+    done = await stage.run(["done"], task="half \ud83d an emoji")
+    assert done.state.messages[0].content == "half ? an emoji"
+    with pytest.raises(PerdureError, match="at most"):
+        await stage.start_again(stage.agents[0], "字" * 700_000)
+
+
+@pytest.fixture
+def misses(monkeypatch):
+    """Each time that the workflow was asked for messages."""
+    from perdure.activities.conversations import Conversations
+
+    asked, ask = [], Conversations._ask
+
+    async def noted(self, start, length, fetch):
+        asked.append((start, length))
+        return await ask(self, start, length, fetch)
+
+    monkeypatch.setattr(Conversations, "_ask", noted)
+    return asked
+
+
+def assert_conversation(request, done):
+    """Fail unless a model was sent exactly what the run holds, up to there."""
+    sent = list(request.messages)
+    assert sent == done.state.messages[: len(sent)]
+    calls = sum(isinstance(message, ToolMessage) for message in sent)
+    assert calls <= len(done.results)

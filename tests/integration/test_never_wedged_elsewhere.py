@@ -62,7 +62,12 @@ async def test_a_remote_tool_without_a_worker_is_waited_for(stage):
 
 async def test_a_remote_tool_is_given_arguments_and_key_and_returns_json(stage):
     seen = []
-    await stage.serve_elsewhere(lambda arguments: seen.append(arguments) or {"fine": True})
+
+    def act(arguments):
+        seen.append(arguments)
+        return {"fine": True}
+
+    await stage.serve_elsewhere(act)
     remote = stage.elsewhere(effect="idempotent", key_argument="key")
     done = await stage.run([calling("act", {"q": "x"}), "done"], [remote])
     assert [result.content for result in done.results] == ['{"fine": true}']
@@ -110,7 +115,10 @@ async def test_a_remote_effect_that_fails_is_in_doubt_unless_it_says_that_nothin
     assert "unplugged" in event.message
     await handle.settle("2.1", "done", result={"seat": "1A"})
     done = await stage.end(handle)
-    assert [(r.status, r.message or r.content) for r in done.results] == [("error", "sold out"), ("ok", '{"seat": "1A"}')]
+    assert [(r.status, r.message or r.content) for r in done.results] == [
+        ("error", "sold out"),
+        ("ok", '{"seat": "1A"}'),
+    ]
 
 
 @pytest.mark.parametrize("value", [b"\xff", None, "text", "x" * 1_500_000, [1, 2]], ids=lambda v: type(v).__name__)
@@ -132,7 +140,9 @@ async def test_a_remote_result_that_is_too_large_for_the_engine_ends_by_the_effe
 
 
 @pytest.mark.parametrize("first", ["cancelled", "completed"])
-async def test_an_effect_that_was_done_is_known_also_where_the_run_is_cancelled_in_the_same_moment(stage, anchor, first):
+async def test_an_effect_that_was_done_is_known_also_where_the_run_is_cancelled_in_the_same_moment(
+    stage, anchor, first
+):
     async def act(_):
         await asyncio.to_thread(anchor.wait, 20)
         return "done"

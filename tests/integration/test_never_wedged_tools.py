@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -32,13 +33,13 @@ class Mute(BaseException):
 
 
 def cyclic():
-    items = [1]
+    items: list[object] = [1]
     items.append(items)
     return items
 
 
 def deep(levels):
-    value = []
+    value: list[object] = []
     for _ in range(levels):
         value = [value]
     return value
@@ -90,7 +91,7 @@ async def test_ten_megabytes_reach_the_model_as_a_preview_that_says_what_is_miss
     size = 10_000_000 // len(letter.encode())
 
     @tool(effect="read")
-    def give() -> str:
+    def give() -> object:
         """Give."""
         return letter * size
 
@@ -248,10 +249,8 @@ async def test_a_tool_that_ignores_cancellation_is_left_behind_at_its_deadline(s
     async def stay_async() -> str:
         """Stay, whatever is asked."""
         while not anchor.is_set():
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)
-            except asyncio.CancelledError:
-                pass
         return "late"
 
     handle = await stage.start([calling("stay"), "done"], [stay if kind == "sync" else stay_async])
@@ -276,10 +275,8 @@ async def test_a_run_that_is_cancelled_does_not_wait_for_a_tool_that_ignores_it(
     async def stay_async() -> str:
         """Stay, whatever is asked."""
         while not anchor.is_set():
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)
-            except asyncio.CancelledError:
-                pass
         return "late"
 
     handle = await stage.start([calling("stay"), "done"], [stay if kind == "sync" else stay_async])

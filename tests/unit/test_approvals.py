@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from perdure.approvals import apply_decision, apply_settlement, check, expire, next_alarm, premature, read_signal
+from perdure.approvals import (
+    apply_decision,
+    apply_settlement,
+    check,
+    expire,
+    next_alarm,
+    premature,
+    read_signal,
+    takes,
+)
 from perdure.messages import AssistantMessage, Decision, Settlement, ToolCall, content_hash
 from perdure.policies import AgentSpec, Approval, ToolSpec
 from perdure.state import CallState, CallStatus, ModelTurn, RunState, begin, close, fold_turn, lost, result_of, start
@@ -92,25 +101,26 @@ def decided() -> RunState:
     ("state", "wanted", "reason", "said"),
     [
         (a_run("pay"), yes("1.2"), "unknown_call", "The run has no call '1.2': waiting are 1.1 (pay)."),
-        (a_run("pay", ask=None), yes("7.1"), "unknown_call", "The run has no call '7.1': none waits."),
+        (a_run("pay", ask=None), yes("7.1"), "unknown_call", "The run has no call '7.1': nothing waits"),
+        (a_run("pay", ask=None), yes(""), "unknown_call", "Nothing waits for a decision in "),
         (a_run("pay", "send"), yes(""), "unknown_call", "Say which call is meant: waiting are 1.1 (pay), 1.2 (send)."),
-        (a_run("pay", ask=None), yes(), "not_waiting", "Call 1.1 does not wait for approval: it is ready."),
-        (closed(), yes(), "already_decided", "Call 1.1 is closed already: ok."),
+        (a_run("pay", ask=None), yes(), "not_waiting", "Call 1.1 does not wait for approval: it has not begun yet."),
+        (closed(), yes(), "already_decided", "already: ok"),
         (
             decided(),
             no(),
             "already_decided",
-            "it was approved by Ann and is ready.",
+            "it was approved by Ann, and has not begun yet.",
         ),
         (a_run("pay"), yes(hash="0" * 16), "stale_hash", "other arguments"),
-        (in_doubt(), yes(), "not_waiting", "it is in_doubt"),
+        (in_doubt(), yes(), "not_waiting", "in doubt"),
         (
             a_run("pay"),
             Settlement(call="1.1", outcome="done"),
             "not_in_doubt",
-            "call 1.1 is not in doubt",
+            "call 1.1 is not in doubt: it waits for approval.",
         ),
-        (closed(), Settlement(call="1.1", outcome="done"), "already_decided", "is closed already"),
+        (closed(), Settlement(call="1.1", outcome="done"), "already_decided", "already: ok"),
         (a_run("pay"), Settlement(call="x", outcome="done"), "unknown_call", "The run has no call 'x'"),
     ],
 )
@@ -136,6 +146,27 @@ def test_only_a_decision_about_what_is_not_there_yet_may_have_come_too_early():
 
 def test_hash_of_the_arguments_that_were_shown_is_the_right_one():
     assert check(a_run("pay"), yes(hash=content_hash({"n": 1}))).accepted
+
+
+def test_decision_that_arrives_by_two_ways_is_taken_once():
+    state, decision = a_run("pay", "send"), yes("1.1", id="d1")
+    assert takes(check(state, decision))
+    decide(state, decision)
+    for again in (decision, no("1.2", id="d1")):
+        assert check(state, again).accepted
+        assert not takes(check(state, again))
+        assert not premature(check(state, again))
+    assert takes(check(state, yes("1.2", id="d2")))
+    assert not takes(check(state, yes("1.1", id="d2")))
+
+
+def test_retry_that_arrives_by_two_ways_is_one_try():
+    state, word = in_doubt(), Settlement(call="1.1", outcome="retry", id="s1")
+    settle(state, word)
+    start(state, state.calls[0])
+    lost(state, state.calls[0], "Again.", NOW, HOUR)
+    assert not takes(check(state, word))
+    assert takes(check(state, Settlement(call="1.1", outcome="retry")))
 
 
 # -- what they do ---------------------------------------------------------------------------------------------

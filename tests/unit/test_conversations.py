@@ -204,7 +204,7 @@ async def test_two_calls_of_one_run_at_once_both_get_it_right():
     kept, run = Conversations(10_000), Run(page=1)
     wanted = run.next_call(user("go"), reply("a"), user("b"))
     both = await asyncio.gather(run.ask(kept, wanted), run.ask(kept, wanted))
-    assert both == [run.messages, run.messages]
+    assert list(both) == [run.messages, run.messages]
 
 
 async def test_spec_of_the_served_agent_is_taken_where_it_is_the_one_asked_for():

@@ -160,7 +160,12 @@ def test_parameter_named_title_or_ref_or_defs_is_no_keyword():
 
 
 def test_data_inside_a_schema_is_left_as_it_is():
-    raw = {"enum": [{"$ref": "#/nowhere", "title": "t"}], "const": {"$ref": "x"}, "default": {"title": "x"}}
+    raw = {
+        "enum": [{"$ref": "#/nowhere", "title": "t"}],
+        "const": {"$ref": "x"},
+        "default": {"$ref": "x"},
+        "examples": [{"$ref": "x"}],
+    }
     assert inline_refs(raw) == raw
 
 
@@ -251,9 +256,7 @@ def test_any_and_dict_parameters_take_any_json():
 
 
 def test_docstring_is_read_up_to_its_first_section():
-    doc = (
-        "Find flights.\n\nAll.\n\nArgs:\n    city: Where: to.\n        More.\n\n    day: When.\nReturns:\n    x: no"
-    )
+    doc = "Find flights.\n\nAll.\n\nArgs:\n    city: Where: to.\n        More.\n\n    day: When.\nReturns:\n    x: no"
     assert docstring_summary(doc) == "Find flights.\n\nAll."
     assert docstring_arguments(doc) == {"city": "Where: to. More.", "day": "When."}
     assert docstring_summary("") == ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from perdure.approvals import apply_decision, apply_settlement, check, expire
 from perdure.messages import AssistantMessage, Decision, Problem, Settlement, ToolCall, ToolMessage, ToolResult, Usage
@@ -307,6 +308,39 @@ def paired(state: RunState) -> bool:
     return not due
 
 
+def launch(state: RunState, positions: tuple[str, ...]) -> None:
+    """Start calls that are due."""
+    for position in positions:
+        call = state.find(position)
+        assert call is not None
+        assert call.status is CallStatus.READY
+        start(state, call)
+
+
+def look_up(state: RunState, position: str) -> None:
+    """Ask a probe."""
+    call = state.find(position)
+    assert call is not None
+    call.status = CallStatus.PROBING
+
+
+def move(state: RunState, data: st.DataObject) -> None:
+    """Let something happen that a run waits for."""
+    moved = [c for c in state.calls if c.status in (CallStatus.RUNNING, CallStatus.PROBING)]
+    waits = [c for c in state.calls if c.status in (CallStatus.ASKING, CallStatus.IN_DOUBT)]
+    assert moved or waits, "it would wait for ever"
+    call = data.draw(st.sampled_from(moved + waits))
+    choice = data.draw(choices)
+    if call.status is CallStatus.RUNNING:
+        conclude(state, call, choice)
+    elif call.status is CallStatus.PROBING:
+        outcome = ("done", "not_done", "unknown")[choice % 3]
+        asked_at = NOW + timedelta(seconds=choice)
+        fold_probe(state, call, ProbeReport.model_validate({"outcome": outcome, "asked_at": asked_at}))
+    else:
+        decide(state, call, choice)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     data=st.data(),
@@ -334,29 +368,11 @@ def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
                 else:
                     fold_turn(state, data.draw(turns), NOW)
             case CallTools(positions):
-                for position in positions:
-                    call = state.find(position)
-                    assert call is not None
-                    assert call.status is CallStatus.READY
-                    start(state, call)
+                launch(state, positions)
             case Probe(position):
-                call = state.find(position)
-                assert call is not None
-                call.status = CallStatus.PROBING
+                look_up(state, position)
             case Wait():
-                moved = [c for c in state.calls if c.status in (CallStatus.RUNNING, CallStatus.PROBING)]
-                waits = [c for c in state.calls if c.status in (CallStatus.ASKING, CallStatus.IN_DOUBT)]
-                assert moved or waits, "it would wait for ever"
-                call = data.draw(st.sampled_from(moved + waits))
-                choice = data.draw(choices)
-                if call.status is CallStatus.RUNNING:
-                    conclude(state, call, choice)
-                elif call.status is CallStatus.PROBING:
-                    outcome = ("done", "not_done", "unknown")[choice % 3]
-                    asked_at = NOW + timedelta(seconds=choice)
-                    fold_probe(state, call, ProbeReport.model_validate({"outcome": outcome, "asked_at": asked_at}))
-                else:
-                    decide(state, call, choice)
+                move(state, data)
             case Finish(outcome):
                 assert not any(call.status is CallStatus.RUNNING for call in state.calls)
                 assert outcome.status in ("completed", "budget_exhausted", "failed")
@@ -381,21 +397,11 @@ def test_a_run_that_is_cut_anywhere_can_be_resumed_to_its_end(data: st.DataObjec
                     close_soon(state)
                 fold_turn(state, data.draw(turns), NOW)
             case CallTools(positions):
-                for position in positions:
-                    call = state.find(position)
-                    assert call is not None
-                    start(state, call)
+                launch(state, positions)
             case Probe(position):
-                call = state.find(position)
-                assert call is not None
-                call.status = CallStatus.PROBING
-                fold_probe(state, call, ProbeReport(outcome="unknown", asked_at=NOW))
+                look_up(state, position)
             case Wait():
-                call = next(c for c in state.calls if c.status is not CallStatus.CLOSED and c.status != "ready")
-                if call.status is CallStatus.RUNNING:
-                    conclude(state, call, data.draw(choices))
-                else:
-                    decide(state, call, data.draw(st.integers(0, 4)))
+                move(state, data)
             case Finish():
                 return
     raise AssertionError("the run did not end")

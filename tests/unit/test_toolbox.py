@@ -192,6 +192,28 @@ async def test_resource_that_could_not_be_opened_is_tried_again_by_the_next_call
         assert await context(box).open("db", log.manager("db")) == "db"
 
 
+async def test_resource_whose_tool_was_stopped_while_it_was_opened_is_given_up():
+    log, runs, waiting = Log(), Runs(), threading.Event()
+
+    @asynccontextmanager
+    async def slow():
+        try:
+            waiting.set()
+            await asyncio.Event().wait()
+            yield
+        finally:
+            log.lines.append("given up")
+            log.left.release()
+
+    async with toolbox(runs=runs) as box:
+        opening = box.job(lambda: context(box).open("db", slow))
+        await asyncio.to_thread(waiting.wait, 30)
+        opening.give_up()
+        await asyncio.to_thread(log.left.acquire)
+        assert await context(box).open("db", log.manager("db")) == "db"
+    assert log.lines == ["given up", "+db", "-db"]
+
+
 async def test_sync_tool_can_open_a_resource_from_its_thread():
     log, runs = Log(), Runs()
     async with toolbox(runs=runs) as box:
