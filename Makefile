@@ -35,8 +35,8 @@ fmt: $(VENV)/.dev ## Format, and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-chaos: $(VENV)/.dev ## Kill workers and the server, over and over (ROUNDS=20)
-	PERDURE_CHAOS_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+chaos: $(VENV)/.dev ## Kill workers and the server: at each point once, then at random (KILLS=200)
+	PERDURE_CHAOS_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
 
 bench: $(VENV)/.dev ## Measure what Perdure costs beside Temporal by hand, in a few minutes (ARGS=--full: an hour)
 	@$(BIN)/python -m bench $(ARGS)

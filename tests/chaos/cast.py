@@ -72,7 +72,7 @@ def effect_of(ctx, name, idempotent):
     return {**said, "idempotent": idempotent}
 
 
-def performing(name, *, effect, **options):
+def performing(name, *, effect, timeout=20, **options):
     """Return an async tool that has an effect on the ledger, or reads from it."""
 
     async def perform(ctx: ToolContext, run: str, ask: str = "", careful: bool = False) -> str:
@@ -84,7 +84,7 @@ def performing(name, *, effect, **options):
         await tell("at", run=ctx.run_id, point=f"{name} after")
         return f"{name} {answer['number']}"
 
-    return tool(name=name, description=f"{name} something", effect=effect, approval=asks, **{"timeout": 20, **options})(
+    return tool(name=name, description=f"{name} something", effect=effect, timeout=timeout, approval=asks, **options)(
         perform
     )
 
@@ -100,7 +100,7 @@ def pay_in_thread(ctx: ToolContext, run: str, ask: str = "") -> str:
 
 TOOLS = [
     performing("read", effect="read"),
-    performing("local_read", effect="read", local=True),
+    performing("local_read", effect="read", local=True, timeout=8),
     performing("charge", effect="idempotent"),
     performing("pay", effect="unsafe"),
     performing("pay_probed", effect="unsafe", probe=was_done, timeout=8),

@@ -10,7 +10,6 @@ from perdure.workflows.agent import AgentWorkflow
 from tests.chaos.play import Case, Played
 
 
-
 def check_sound(played: Played, case: Case):
     """Assert what has to hold for every run, that it is completed, and what the case expects."""
     check_run(played)
@@ -25,7 +24,7 @@ def check_sound(played: Played, case: Case):
 def check_run(played: Played):
     """Assert what has to hold for every run."""
     assert played.trouble == ""
-    assert played.result
+    assert played.ended
     assert played.executions == 1
     check_ledger(played)
     check_transcript(played)
@@ -48,7 +47,9 @@ def check_ledger(played: Played):
 def check_transcript(played: Played):
     """Assert that each call has exactly one result, in call order, and that the order of execution is told right."""
     assert played.state
-    asked, answered, orders = [], [], []
+    asked: list[str] = []
+    answered: list[str] = []
+    orders: list[int | None] = []
     for message in played.state.messages:
         match message.role:
             case "assistant":
@@ -91,5 +92,7 @@ def check_events(played: Played):
     finished = [event.call for event in played.events if event.type == "tool_finished"]
     assert sorted(finished) == sorted(record.position for record in played.result.calls)
     assert played.projection
+    assert played.projection.state
+    assert played.state
     told, kept = played.projection.state.model_dump(), played.state.model_dump()
     assert {name: told[name] for name in told if told[name] != kept[name]} == {}

@@ -8,19 +8,19 @@ import contextlib
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from temporalio.client import WorkflowHistory
 
 from perdure.errors import PerdureError, RunEnded
-from perdure.events import Event
+from perdure.events import ApprovalRequested, Event, InDoubt
 from perdure.messages import RunResult
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
 from tests.chaos.stage import Effect, Held
 from tests.chaos.world import WorkerProcess, World
 
-PATIENCE = 60
+PATIENCE = 50
 
 
 def call(name, **arguments):
@@ -46,16 +46,16 @@ class Case:
         goes_on: Whether what is held at its point goes on, where the worker survives for a while.
     """
 
-    turns: tuple[tuple[dict, ...], ...]
+    turns: tuple[tuple[dict[str, Any], ...], ...]
     points: tuple[str, ...]
     results: dict[str, str]
     effects: dict[str, int] = field(default_factory=dict)
     people: str = "approve"
-    settle: str = ""
+    settle: Literal["", "done", "not-done", "retry"] = ""
     lose: str = ""
     doubts: int | None = 0
     goes_on: bool = False
-    trouble: dict = field(default_factory=dict)
+    trouble: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Played:
     """What came of a case."""
 
     run: str
-    result: RunResult | None = None
+    ended: RunResult | None = None
     trouble: str = ""
     events: list[Event] = field(default_factory=list)  # as they were followed, across everything that broke
     again: list[Event] = field(default_factory=list)  # read at the end, from the beginning
@@ -74,6 +74,12 @@ class Played:
     projection: Projection | None = None
     state: RunState | None = None
     history: WorkflowHistory | None = None
+
+    @property
+    def result(self) -> RunResult:
+        """How it ended, which it has."""
+        assert self.ended
+        return self.ended
 
 
 class Player:
@@ -86,7 +92,8 @@ class Player:
         self.handle = world.client.handle(self.played.run)
         self._waits: dict[str, asyncio.Event] = {"approval": asyncio.Event(), "in_doubt": asyncio.Event()}
         self._held = {point: asyncio.Event() for point in self._waits}
-        self._tasks: list[asyncio.Task] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._task = ""
         self._armed: list[Held] = []
         self._points = iter(case.points)
         self._last, self._next = "", next(self._points, "")
@@ -102,7 +109,8 @@ class Player:
         self._arm()
         turns = [{"calls": [{**c, "arguments": {"run": run, **c["arguments"]}} for c in turn]} for turn in case.turns]
         turns[0].update(case.trouble)
-        await self.world.start(run, json.dumps({"run": run, "replies": [*turns, {"text": "done"}]}))
+        self._task = json.dumps({"run": run, "replies": [*turns, {"text": "done"}]})
+        await self.world.start(run, self._task)
         self.spawn(self._attend())
 
     def spawn(self, work):
@@ -165,8 +173,8 @@ class Player:
     async def _attend(self):
         async for event in self.handle.events():
             self.played.events.append(event)
-            point = {"approval_requested": "approval", "in_doubt": "in_doubt"}.get(event.type)
-            if point:
+            if isinstance(event, ApprovalRequested | InDoubt):
+                point = "approval" if event.type == "approval_requested" else "in_doubt"
                 self._waits[point].set()
                 self.spawn(self.answer(point, event.call))
 
@@ -185,7 +193,7 @@ class Player:
             edited = {"run": self.played.run, "ask": "edited"} if case.people.startswith("edit") else None
             await self.handle.approve(position, arguments=edited)
 
-    def outcome(self, position):
+    def outcome(self, position: str) -> Literal["done", "not-done", "retry"]:
         """Return what a person says who has looked into the ledger."""
         there = any(effect.call == position for effect in self.played_effects())
         return self.case.settle or ("done" if there else "retry")
@@ -194,19 +202,22 @@ class Player:
         """Return the effects of the run so far, without the model's requests."""
         return [effect for effect in self.world.stage.done(self.played.run) if not effect.tool.startswith("model")]
 
-    async def finish(self, patience=PATIENCE):
+    async def finish(self):
         """Wait for the run's end, and gather what came of it."""
+        await self.end()
+        await self.look_back()
+
+    async def end(self, patience: float = PATIENCE):
+        """Wait for the run's end, and until all has been answered."""
         played = self.played
         try:
             async with asyncio.timeout(patience):
                 await self._ended()
-                played.result = await self._result()
-                played.state = await self.handle._workflow().query("state", result_type=RunState)
+                played.ended = await self._result()
         except (TimeoutError, PerdureError) as error:
             played.trouble += f"{type(error).__name__}: {error}"
         for task in self._tasks:
             task.cancel()
-        await self._look_back()
 
     async def _result(self):
         try:
@@ -221,11 +232,14 @@ class Player:
             for task in done:
                 task.result()
 
-    async def _look_back(self):
+    async def look_back(self):
+        """Gather what came of the run: as its history has it, as a worker has it, and as the world outside has it."""
         played, temporal = self.played, self.world.client.temporal
+        await self.world.start(played.run, self._task)  # once more: it is the same run, ended or not
         played.projection = await self.handle.projection()
         played.again = played.projection.events
-        if played.result:
+        if played.ended:
+            played.state = await self.handle._workflow().query("state", result_type=RunState)
             played.rest = [event async for event in self.handle.events(after=played.again[2].position)]
         played.history = await temporal.get_workflow_handle(played.run).fetch_history()
         played.executions = (await temporal.count_workflows(f"WorkflowId = '{played.run}'")).count

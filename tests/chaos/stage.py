@@ -7,6 +7,7 @@ when they get an answer. A point that is armed gets none: until it is released, 
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ class Effect:
 class Held:
     """An armed point. `reached` has the process id that came there first."""
 
-    reached: asyncio.Future
+    reached: asyncio.Future[int]
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -34,7 +35,7 @@ class Stage:
 
     def __init__(self):
         self.address = ""
-        self.pause = None  # called at every point; returns how many seconds it takes
+        self.pause: Callable[[], float] = lambda: 0  # seconds that each point takes
         self.effects: list[Effect] = []
         self.repeats: Counter[str] = Counter()  # requests with the key of an idempotent effect that is there already
         self.looks: dict[str, list[bool]] = {}  # what probes found, by run
@@ -88,8 +89,7 @@ class Stage:
                 self._changed.notify_all()
 
     async def _on_at(self, reader, run, point, pid):
-        if self.pause:
-            await asyncio.sleep(self.pause())
+        await asyncio.sleep(self.pause())
         waiting = self._armed.get((run, point))
         if waiting:
             held = waiting.pop(0)

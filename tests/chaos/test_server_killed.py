@@ -13,7 +13,7 @@ from tests.chaos.play import Case, call, play
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 
 def one(name, point, **more):
@@ -38,7 +38,10 @@ CASES = {
     "probe under way": one("pay_probed", "probe", lose="pay_probed"),
     "waiting for a settlement": one("pay", "in_doubt", lose="pay", doubts=1),
     "twice": Case(
-        ((call("pay"),), (call("charge"),)), ("pay after", "charge after"), {"1.1": "ok", "2.1": "ok"}, {"pay": 1, "charge": 1}
+        ((call("pay"),), (call("charge"),)),
+        ("pay after", "charge after"),
+        {"1.1": "ok", "2.1": "ok"},
+        {"pay": 1, "charge": 1},
     ),
 }
 
@@ -50,7 +53,7 @@ def wave(tmp_path_factory):
         world.kill_server()
         for player in players:
             player.release()  # most of them end while nobody is there to hear of it
-        while world.server.record.pid == killed:  # noqa: ASYNC110 - the supervisor tells nobody
+        while world.server.record.pid == killed:
             await asyncio.sleep(0.05)
         await connect(world.client.settings)
         await asyncio.gather(*(player.between() for player in players))

@@ -10,7 +10,7 @@ from tests.chaos.play import Case, Player, call
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 TURNS = ((call("pay"), call("charge")),)
 RESULTS = {"1.1": "ok", "1.2": "ok"}
@@ -21,7 +21,8 @@ KEPT = Case(TURNS, ("pay after",), RESULTS, EFFECTS, doubts=0)
 
 async def spread(world, workers):
     """Start runs until each worker has two at least; return them, and who has which."""
-    players, holders = [], []
+    players: list[Player] = []
+    holders: list[int] = []
     for number in count():
         if all(holders.count(worker.pid) >= 2 for worker in workers):
             return players, holders

@@ -1,26 +1,29 @@
 """A worker is frozen or cut off, taken for lost, and comes back late: it must not do what others have done.
 
 `EARLY` and `LATE` are frozen with SIGSTOP and lose their connections, as a suspended machine does; `KEPT` keep them,
-so that the server goes on handing them work; `CUT_OFF` go on working where nobody hears them.
+so that the server goes on handing them work; `CUT_OFF` go on working where nobody hears them; `UNHEARD` are handed to a
+worker that sleeps already.
 """
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from tests.chaos.cable import Cable
 from tests.chaos.checks import check_sound
-from tests.chaos.play import Case, Player, call, play
+from tests.chaos.play import PATIENCE, Case, Player, call, play
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 
-def one(name, point, *, status="ok", effects=1, doubts=0, settle="", **arguments):
+def one(name, point, *, status="ok", effects=1, **more):
     """Return the case of a single call."""
+    options = {option: more.pop(option) for option in ("doubts", "settle") if option in more}
     done = {name: effects} if effects else {}
-    return Case(((call(name, **arguments),),), (point,), {"1.1": status}, done, doubts=doubts, settle=settle)
+    return Case(((call(name, **more),),), (point,), {"1.1": status}, done, **options)
 
 
 EARLY = {
@@ -43,19 +46,27 @@ LATE = {
 KEPT = {f"{name}, connections kept": LATE[name] for name in ("model called", "unsafe after", "waiting for approval")}
 CUT_OFF = {f"{name}, cut off": LATE[name] for name in LATE if "deadline" not in name}
 CUT_OFF["probed before, cut off"] = one("pay_probed", "pay_probed before")
-UNHEARD = one("pay", "approval", status="error", effects=0, doubts=1, settle="not-done", ask="yes")
-UNHEARD_PROBED = one("pay_probed_soon", "approval", status="error", effects=0, ask="yes")
-CASES = {**EARLY, **LATE, **KEPT, **CUT_OFF}
+UNHEARD = {
+    # Given up before its worker heard of it, so it must not begin any more.
+    "call it never heard of, given up by a person": one(
+        "pay", "approval", status="error", effects=0, doubts=1, settle="not-done", ask="yes"
+    ),
+    "call it never heard of, given up by a probe": one(
+        "pay_probed_soon", "approval", status="error", effects=0, ask="yes"
+    ),
+}
+CASES = {**EARLY, **LATE, **KEPT, **CUT_OFF, **UNHEARD}
 
 
 async def come_back_early(world, players, worker):
-    """Go on as soon as each has been looked up once."""
-    looks = world.stage.looks
+    """Go on as soon as each has been looked up once, and do it after all."""
+    looks, done = world.stage.looks, world.stage.done
     await world.stage.until(lambda: all(player.played.run in looks for player in players))
     assert not any(found for player in players for found in looks[player.played.run])
     for player in players:
         player.release()
     worker.thaw()
+    await world.stage.until(lambda: all(done(player.played.run, "pay_probed") for player in players))
 
 
 async def come_back_late(world, players, worker):
@@ -74,9 +85,11 @@ async def go_on_alone(world, players, worker):
     await asyncio.gather(*(player.finish() for player in players))
 
 
-async def wave(home, stage, cases, then, *, cut=True):
+async def wave(home, stage, cases, then, *, cut=True, deadline=None):
     """Play `cases` on a server of their own: freeze their worker, start another one, do `then`, and mend all."""
     async with World.open(home, stage) as world, Cable.to(world.server.address) as cable:
+        if deadline:
+            world.limit(deadline)
 
         async def breaking(world, players, worker):
             worker.freeze()
@@ -85,7 +98,7 @@ async def wave(home, stage, cases, then, *, cut=True):
             other = world.worker()
             for player in players:
                 await player.between()
-            await then(world, players, worker)
+            await asyncio.wait_for(then(world, players, worker), 2 * PATIENCE)
             cable.plug()
             worker.ask_to_end()  # which it does once nothing is under way in it any more
             await worker.ended()
@@ -94,14 +107,45 @@ async def wave(home, stage, cases, then, *, cut=True):
         return await play(world, cases, breaking, world.worker(TEMPORAL_ADDRESS=cable.address))
 
 
+async def unheard(home, stage):
+    """Have calls handed to a worker that sleeps: the other one has no place left for them."""
+    async with World.open(home, stage) as world:
+        players = [Player(world, name, case) for name, case in UNHEARD.items()]
+        busy = Player(world, "busy", Case(((call("read"),),), ("read before",), {"1.1": "ok"}, {"read": 1}))
+        world.worker(PERDURE_MAX_ACTIVITIES="1")
+        for player in (*players, busy):
+            await player.start()
+            await player.reach()
+            player.turn()
+        asleep = world.worker()
+        await world.polled_by(asleep)
+        asleep.freeze()
+        for player in players:
+            await player.between()
+            await player.until("in_doubt", "probed")
+        busy.release()
+        for player in players:
+            await player.handle.result()
+        asleep.thaw()
+        asleep.ask_to_end()
+        await asleep.ended()
+        await asyncio.gather(*(player.finish() for player in (*players, busy)))
+        return dict(zip(UNHEARD, (player.played for player in players), strict=True))
+
+
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
     async def all_waves():
         async with Stage.open() as stage:
-            waves = [(EARLY, come_back_early, {}), (LATE, come_back_late, {}), (CUT_OFF, go_on_alone, {})]
-            waves.append((KEPT, come_back_late, {"cut": False}))
-            playing = [wave(tmp_path_factory.mktemp("frozen"), stage, *one, **how) for *one, how in waves]
-            return {name: run for runs in await asyncio.gather(*playing) for name, run in runs.items()}
+            home = partial(tmp_path_factory.mktemp, "frozen")
+            waves = [
+                wave(home(), stage, EARLY, come_back_early, deadline=20),
+                wave(home(), stage, LATE, come_back_late),
+                wave(home(), stage, KEPT, come_back_late, cut=False),
+                wave(home(), stage, CUT_OFF, go_on_alone),
+                unheard(home(), stage),
+            ]
+            return {name: run for runs in await asyncio.gather(*waves) for name, run in runs.items()}
 
     return asyncio.run(all_waves())
 
@@ -113,32 +157,3 @@ def test_worker_comes_back_after(played, name):
 
 def test_probe_that_asks_too_early_is_asked_again_and_finds_the_effect(played):
     assert [played[name].looks for name in EARLY] == [[False, True], [False, True]]
-
-
-@pytest.mark.parametrize("case", [UNHEARD, UNHEARD_PROBED], ids=["by a person", "by a probe"])
-def test_unsafe_call_given_up_before_its_frozen_worker_heard_of_it_is_never_executed(tmp_path, case):
-    async def unheard():
-        async with Stage.open() as stage, World.open(tmp_path, stage) as world:
-            # One worker has no place left, so that the call is handed to the other one, which sleeps.
-            full = world.worker(PERDURE_MAX_ACTIVITIES="1")
-            player = Player(world, "unheard", case)
-            other = Player(world, "other", Case(((call("read"),),), ("read before",), {"1.1": "ok"}, {"read": 1}))
-            for each in (player, other):
-                await each.start()
-                await each.reach()
-                each.turn()
-            asleep = world.worker()
-            await world.polled_by(asleep)
-            asleep.freeze()
-            await player.between()
-            await player.until("in_doubt", "probed")
-            other.release()
-            await asyncio.gather(player.finish(), other.finish())
-            asleep.thaw()
-            asleep.ask_to_end()
-            await asleep.ended()
-            await player.finish()
-            assert full.pid != asleep.pid
-            return player.played
-
-    check_sound(asyncio.run(unheard()), case)

@@ -1,6 +1,7 @@
 """One worker is killed with SIGKILL while each of these runs is at a point of its own; others take over."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -9,16 +10,14 @@ from tests.chaos.play import Case, call, kill, play
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
 ASKING = call("pay", ask="yes")
 
 
 def one(name, point, *, status="ok", effects=1, doubts=0, **more):
     """Return the case of a single call."""
-    return Case(
-        ((call(name),),), (point,), {"1.1": status}, {name: effects} if effects else {}, doubts=doubts, **more
-    )
+    return Case(((call(name),),), (point,), {"1.1": status}, {name: effects} if effects else {}, doubts=doubts, **more)
 
 
 def spoken(turn, moment):
@@ -27,7 +26,11 @@ def spoken(turn, moment):
 
 
 CASES = {
-    **{f"model turn {turn} {moment}": spoken(turn, moment) for turn in (1, 2) for moment in ("before", "during", "after")},
+    **{
+        f"model turn {turn} {moment}": spoken(turn, moment)
+        for turn in (1, 2)
+        for moment in ("before", "during", "after")
+    },
     # A read is repeated, and so is what the ledger knows by its key.
     **{f"read {moment}": one("read", f"read {moment}") for moment in ("before", "during", "after")},
     **{f"local read {moment}": one("local_read", f"local_read {moment}") for moment in ("before", "during", "after")},
@@ -73,7 +76,11 @@ CASES = {
         ((call("pay"),),), ("pay before", "pay after"), {"1.1": "ok"}, {"pay": 1}, doubts=2
     ),
     "tried again, then another": Case(
-        ((call("pay"),), (call("charge"),)), ("pay before",), {"1.1": "ok", "2.1": "ok"}, {"pay": 1, "charge": 1}, doubts=1
+        ((call("pay"),), (call("charge"),)),
+        ("pay before",),
+        {"1.1": "ok", "2.1": "ok"},
+        {"pay": 1, "charge": 1},
+        doubts=1,
     ),
     "local read beside another": Case(
         ((call("local_read"), call("read")),),
@@ -115,13 +122,17 @@ LONELY = {
     "approval asked for, and no worker for long": Case(((ASKING,),), ("model 1 after",), {"1.1": "ok"}, {"pay": 1}),
 }
 
+ALL = {**CASES, **LONELY}
+
 
 async def kill_for_long(world, players, worker):
     """Kill the worker, and start another one when the attempts have been lost for longer than their deadline."""
     worker.kill()
-    for player in players[:2]:
-        while not (await player.handle.projection()).state.calls[0].doubt:
-            await asyncio.sleep(0.1)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(20):
+            for player in players[:2]:
+                while not (await player.handle.projection()).state.calls[0].doubt:
+                    await asyncio.sleep(0.1)
     await asyncio.sleep(3)
     return world.worker()
 
@@ -139,9 +150,16 @@ def wave(tmp_path_factory):
     return asyncio.run(both())
 
 
-CASES_ALL = {**CASES, **LONELY}
-
-
-@pytest.mark.parametrize("name", CASES_ALL)
+@pytest.mark.parametrize("name", ALL)
 def test_worker_killed_while(wave, name):
-    check_sound(wave[name], CASES_ALL[name])
+    check_sound(wave[name], ALL[name])
+
+
+def test_look_that_came_too_early_by_the_workflows_clock_is_told_as_such(wave):
+    run = wave["probed, and no worker for longer than its deadline"]
+    assert run.looks == [False, False]
+    assert [event.type for event in run.events if event.type in ("probed", "tool_finished")] == [
+        "probed",
+        "probed",
+        "tool_finished",
+    ]

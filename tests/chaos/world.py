@@ -53,10 +53,10 @@ class WorkerProcess:
 
     async def said(self, words):
         """Return once it has said that on stderr."""
-        while words not in self._log.read_text():  # noqa: ASYNC110 - a log tells nobody
+        while words not in self._log.read_text():
             await asyncio.sleep(0.02)
 
-    async def ended(self, within=15):
+    async def ended(self, within=30):
         """Return its exit code."""
         return await asyncio.to_thread(self._process.wait, within)
 
@@ -97,7 +97,7 @@ class World:
     def client(self):
         return self.clients[0]
 
-    def worker(self, **more):
+    def worker(self, **more: str) -> WorkerProcess:
         """Start another worker process, with these environment variables besides."""
         worker = WorkerProcess(self._home / f"worker-{len(self._workers)}.log", {**self._environment, **more})
         self._workers.append(worker)
@@ -115,7 +115,7 @@ class World:
                 return
             await asyncio.sleep(0.05)
 
-    def shorten(self, seconds):
+    def limit(self, seconds):
         """Give the tools of runs that are started from now on another timeout."""
         tools = [tool.model_copy(update={"timeout": timedelta(seconds=seconds)}) for tool in self.spec.tools]
         self.spec = self.spec.model_copy(update={"tools": tools})
