@@ -12,7 +12,7 @@ from perdure.agents import Agent
 from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json, parse_json
 from perdure.models import ModelReply, RawCall
 from perdure.policies import AgentSpec, ToolSpec
-from perdure.results import clean
+from perdure.results import clean, words
 from perdure.state import Judgement, ModelTurn
 
 _PREDICATE_SECONDS = 5.0
@@ -33,9 +33,12 @@ def validate(arguments: JSON, tool: ToolSpec) -> Problem | None:
     if not isinstance(arguments, dict):
         text = f"The arguments of {tool.name} have to be a JSON object, not {type(arguments).__name__}."
         return Problem(error_type="invalid_arguments", message=text)
-    errors = sorted(
-        _validator(canonical_json(tool.parameters)).iter_errors(arguments), key=lambda error: error.json_path
-    )
+    try:
+        found = list(_validator(canonical_json(tool.parameters)).iter_errors(arguments))
+    except Exception as error:  # noqa: BLE001 - a number or pattern that the validator can't take: nobody may pass on it
+        text = f"The arguments of {tool.name} can't be checked: {_brief(words(error))}."
+        return Problem(error_type="invalid_arguments", message=text)
+    errors = sorted(found, key=lambda error: error.json_path)
     if not errors:
         return None
     said = "; ".join(f"{error.json_path.removeprefix('$.')}: {_brief(error.message)}" for error in errors[:5])

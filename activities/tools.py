@@ -28,6 +28,10 @@ from perdure.tools import Done, NotDone, Tool, Unknown
 from perdure.wire import PROBE, ProbeInput, ToolInput
 
 
+class LeftBehind(Exception):
+    """A reset has handed a call to a new execution of its run, while the old one may have done it."""
+
+
 class ToolActivities:
     """Tools of one worker: one activity for all of them, started under each tool's own name.
 
@@ -66,6 +70,8 @@ class ToolActivities:
             return NeverBegan(f"The arguments do not fit {tool.name}: {words(error)}.", "invalid_arguments")
         if tool.function is None:
             return _removed(tool.name, call.agent)
+        if call.effect == "unsafe" and call.execution not in ("", activity.info().workflow_run_id):
+            return Raised(LeftBehind("The run was reset while it was under way."))
         if call.effect == "unsafe" and await given_up():
             return NeverBegan("The worker learnt of the call too late.", "given_up")
         body = functools.partial(tool.function, **keywords)
@@ -121,7 +127,7 @@ def bind(tool: Tool, arguments: Mapping[str, Any], context: CallContext, paramet
     keywords = dict(arguments)
     if tool.arguments is not None:
         model = tool.arguments.model_validate(keywords)
-        keywords = {name: getattr(model, name) for name in type(model).model_fields}
+        keywords = {name: vars(model)[name] for name in type(model).model_fields}
     return {**keywords, parameter: context} if parameter else keywords
 
 

@@ -38,7 +38,7 @@ from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settle
 from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
-from perdure.wire import DECIDE, SETTLE, WORKFLOW, RunRequest
+from perdure.wire import DECIDE, SETTLE, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
     from perdure.events import Event
@@ -140,7 +140,7 @@ async def _begin(
     reuse: WorkflowIDReusePolicy,
     memo: Mapping[str, Any],
 ) -> None:
-    size = len(temporal.data_converter.payload_converter.to_payload(request).data)
+    size = _size(temporal, request)
     if size > _LARGEST_INPUT:
         raise PerdureError(
             f"The task and its agent are {size:,} bytes together; at most {_LARGEST_INPUT:,} can be kept."
@@ -163,6 +163,10 @@ async def _begin(
             raise _unreachable(temporal, error) from error
         await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
         await _begin(temporal, run_id, request, task_queue, reuse, memo)
+
+
+def _size(temporal: TemporalClient, request: RunRequest) -> int:
+    return len(temporal.data_converter.payload_converter.to_payload(request).data)
 
 
 class RunHandle:
@@ -366,6 +370,8 @@ class RunHandle:
             heartbeat=self._client.settings.heartbeat_timeout,
             carried=carried,
         )
+        if _size(self._client.temporal, request) > _LARGEST_INPUT:
+            request = request.model_copy(update={"carried": None, "packed": packed_state(carried)})
         memo, reuse = await described.memo(), WorkflowIDReusePolicy.ALLOW_DUPLICATE
         try:
             if (await self._describe()).run_id != described.run_id:

@@ -14,34 +14,52 @@ from pydantic.fields import FieldInfo
 
 from perdure.errors import ToolDefinitionError
 
-_UNROLL = 3
-"""How often a recursive type is unrolled; below that anything is accepted."""
+_UNROLL = (2, 1, 0)
+"""How often recursive types are repeated; the next where that makes too much. Below that anything is accepted."""
+
+_MOST_REFS = 300
+"""So many types written out is too much: the model reads the whole schema with every call."""
+
+
+class _Budget:
+    """How many types may still be written out, and how often one below itself."""
+
+    def __init__(self, unroll: int) -> None:
+        self.unroll = unroll
+        self.left = _MOST_REFS
 
 
 def inline_refs(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return `schema` without `$ref` and `$defs`: some model APIs refuse them (any-llm#1094).
 
-    A recursive definition is unrolled three times; below that any value fits.
+    A recursive definition is unrolled up to three times, less where many refer to each other; below that any value
+    fits.
 
     Raises:
-        ToolDefinitionError: If a `$ref` points outside the schema or to nothing.
+        ToolDefinitionError: If a `$ref` points outside the schema or to nothing, or too many types refer to each other.
     """
-    return cast("dict[str, Any]", _inline(schema, schema, ()))
+    for unroll in _UNROLL:
+        budget = _Budget(unroll)
+        inlined = _inline(schema, schema, (), budget)
+        if budget.left >= 0:
+            return cast("dict[str, Any]", inlined)
+    raise ToolDefinitionError("The schema's types refer to each other too often to be written out; simplify them.")
 
 
-def _inline(node: Any, root: Mapping[str, Any], above: tuple[str, ...]) -> Any:
+def _inline(node: Any, root: Mapping[str, Any], above: tuple[str, ...], budget: _Budget) -> Any:
     if isinstance(node, list):
-        return [_inline(item, root, above) for item in cast("list[Any]", node)]
+        return [_inline(item, root, above, budget) for item in cast("list[Any]", node)]
     if not isinstance(node, Mapping):
         return node
     node = cast("Mapping[str, Any]", node)
     if isinstance(ref := node.get("$ref"), str):
-        if above.count(ref) >= _UNROLL:
+        budget.left -= 1
+        if budget.left < 0 or (ref in above and len(above) - len(set(above)) >= budget.unroll):
             return {}
         beside = {key: value for key, value in node.items() if key != "$ref"}
-        return {**_inline(_resolve(ref, root), root, (*above, ref)), **_inline(beside, root, above)}
+        return {**_inline(_resolve(ref, root), root, (*above, ref), budget), **_inline(beside, root, above, budget)}
     kept = {key: value for key, value in node.items() if key not in ("$defs", "definitions")}
-    return _each_schema(kept, lambda child: _inline(child, root, above))
+    return _each_schema(kept, lambda child: _inline(child, root, above, budget))
 
 
 def _each_schema(node: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -46,13 +46,13 @@ class Settings(BaseSettings):
     home: Path = Path(".perdure")
     store: str | None = None
     task_queue: str | None = None
-    heartbeat_timeout: Duration = timedelta(seconds=5)
-    grace: Duration = timedelta(seconds=10)
-    cancel_grace: Duration = timedelta(seconds=2)
-    threads: int = 32
-    max_activities: int = 100
-    max_runs: int = 1000
-    cache_bytes: int = 64 * 1024 * 1024
+    heartbeat_timeout: Duration = Field(default=timedelta(seconds=5), gt=timedelta())
+    grace: Duration = Field(default=timedelta(seconds=10), ge=timedelta())
+    cancel_grace: Duration = Field(default=timedelta(seconds=2), ge=timedelta())
+    threads: int = Field(default=32, ge=1)
+    max_activities: int = Field(default=100, ge=1)
+    max_runs: int = Field(default=1000, ge=1)
+    cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 
     @property
     def folder(self) -> Path:

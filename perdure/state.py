@@ -159,6 +159,7 @@ class RunState(BaseModel):
     spec: AgentSpec
     limits: Limits
     execution: str = ""
+    resets: int = 0
     messages: list[Message] = Field(default_factory=list[Message])
     calls: list[CallState] = Field(default_factory=list[CallState])
     records: list[CallRecord] = Field(default_factory=list[CallRecord])
@@ -250,7 +251,7 @@ def _open_calls(state: RunState, calls: Iterable[ToolCall], now: datetime) -> No
 
 def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallState:
     tool = state.spec.tool(call.name)
-    position = f"{state.steps}.{index + 1}"
+    position = f"{state.steps}.{index + 1}{_epoch(state)}"
     opened = CallState(
         call=call,
         position=position,
@@ -267,7 +268,39 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
         _close(opened, refusal)
     elif call.ask is not None:
         opened.status, opened.asked_at = CallStatus.ASKING, now
+    _ask_after_reset(state, opened, now)
     return opened
+
+
+# -- after a reset of the workflow -------------------------------------------------------------------------
+
+AFTER_RESET = "The run was reset: the part that was left behind may have done this already."
+
+
+def _epoch(state: RunState) -> str:
+    """Return what tells positions after a reset from those of the part that was left behind."""
+    return f"r{state.resets}" if state.resets else ""
+
+
+def fold_reset(state: RunState, execution: str, now: datetime) -> None:
+    """Begin a new epoch: what was not started yet has a new position and key, and effects need approval again.
+
+    Decisions of the part that was left behind, which the engine may send once more, fit no position any more.
+    """
+    state.resets += 1
+    state.execution = execution
+    for call in state.calls:
+        if call.order is None:
+            call.position = f"{call.position.partition('r')[0]}{_epoch(state)}"
+            call.key = f"{state.run_id}:{execution}:{call.position}"
+            call.decision = None
+            _ask_after_reset(state, call, now)
+
+
+def _ask_after_reset(state: RunState, call: CallState, now: datetime) -> None:
+    if state.resets and call.effect != "read" and call.status in (CallStatus.READY, CallStatus.ASKING):
+        call.status, call.asked_at = CallStatus.ASKING, now
+        call.call = call.call.model_copy(update={"ask": AFTER_RESET})
 
 
 def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:

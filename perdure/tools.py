@@ -221,6 +221,8 @@ def tool_from_function(function: Callable[..., Any], options: Mapping[str, Any])
     options = dict(options)
     if not inspect.isroutine(function):
         raise ToolDefinitionError(f"A tool is made of a function, and {function!r} is not a function; wrap it in one.")
+    if inspect.isasyncgenfunction(function):
+        raise ToolDefinitionError(f"Tool {function.__name__!r} is an async generator; return one value instead.")
     name = options.pop("name", None) or function.__name__
     described = options.pop("description", None) or docstring_summary(inspect.getdoc(function) or "")
     if not described:
@@ -299,6 +301,8 @@ def _nameable(name: str) -> bool:
 def _checked(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
     from jsonschema import Draft202012Validator, SchemaError
 
+    if not isinstance(parameters, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # users read it from files
+        raise ToolDefinitionError(f"Tool {name!r}: its JSON Schema has to be an object, not {parameters!r}.")
     schema = inline_refs(parameters)
     try:
         Draft202012Validator.check_schema(schema)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from datetime import datetime, timedelta
 
 from pydantic import Field
@@ -21,28 +23,38 @@ SETTLE = "settle"
 
 
 class RunRequest(Data):
-    """A run's input.
+    """A run's input. What the user says comes first: the Web UI shows the beginning.
 
     Attributes:
         spec: The rules that the run keeps, whatever is deployed later.
         spec_hash: Its content hash.
         heartbeat: A worker silent for so long is taken for lost.
         carried: For a resumed run: where the closed one stopped; `input` is not used then.
+        packed: The same, compressed: see `packed_state`.
     """
 
+    input: Content = ""
     spec: AgentSpec
     spec_hash: str = ""
-    input: Content = ""
     limits: Limits | None = None
     heartbeat: timedelta = timedelta(seconds=5)
     carried: RunState | None = None
+    packed: str = ""
+
+
+def packed_state(state: RunState) -> str:
+    """Return a state as base64 of zlib of its JSON: for `RunRequest.packed`, where it is too large to be readable."""
+    return base64.b64encode(zlib.compress(state.model_dump_json().encode(), 9)).decode()
 
 
 def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
     """Return the state with which a run starts or goes on. `execution` is the Temporal run id of this execution."""
-    if request.carried is None:
-        return begin(run_id, request.spec, request.input, request.limits, execution[:8])
-    return request.carried.model_copy(deep=True, update={"execution": execution[:8]})
+    carried = request.carried
+    if request.packed:
+        carried = RunState.model_validate_json(zlib.decompress(base64.b64decode(request.packed)))
+    if carried is None:
+        return begin(run_id, request.spec, request.input, request.limits, execution[-12:])
+    return carried.model_copy(deep=True, update={"execution": execution[-12:]})
 
 
 class ModelInput(Data):
@@ -77,7 +89,8 @@ class Page(Data):
 class ToolInput(Data):
     """One call of a tool, with the rules of the run that makes it.
 
-    `again` if a person asked for another try after the outcome of an earlier one was in doubt.
+    `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution` is the
+    Temporal run that started it: a reset hands what was under way to another one.
     """
 
     agent: str
@@ -91,6 +104,7 @@ class ToolInput(Data):
     result_limit: int = 65_536
     order: int | None = None
     again: bool = False
+    execution: str = ""
 
 
 class ProbeInput(Data):

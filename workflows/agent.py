@@ -36,6 +36,9 @@ from perdure.wire import (
 )
 from perdure.workflows import calls
 
+_UNTOUCHED = 3
+"""Events of history when a run is decided about for the first time, if nothing went wrong before."""
+
 _LARGEST_PAGE = 1_000_000
 """Bytes: a query's answer has to stay under 2 MB."""
 
@@ -48,7 +51,7 @@ class AgentWorkflow:
     def __init__(self, request: RunRequest) -> None:
         info = workflow.info()
         self.request = request
-        self.state = opening_state(request, info.workflow_id, info.run_id)
+        self.state = opening_state(request, info.workflow_id, info.original_execution_run_id)
         self.phase = Phase.INITIALIZING
         self._agent = request.spec.name
         self._spec_hash = request.spec_hash or content_hash(self.state.spec)
@@ -60,6 +63,10 @@ class AgentWorkflow:
         self._lookups = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._defect: Exception | None = None
+        self._now = workflow.now()
+        workflow.register_random_seed_callback(self._on_reset)
+        if info.run_id != info.original_execution_run_id and info.get_current_history_length() > _UNTOUCHED:
+            self._on_reset(workflow.random_seed())  # to its very beginning: the seed may have come before this object
 
     @workflow.run
     async def run(self, request: RunRequest) -> RunResult:  # noqa: ARG002 - __init__ took it
@@ -191,6 +198,12 @@ class AgentWorkflow:
         assert call is not None  # noqa: S101 - steps name calls of the state
         return call
 
+    def _on_reset(self, seed: int) -> None:
+        """Take a reset of this workflow into the state. The engine tells of it by a new seed, before anything else."""
+        told_at_start = self.state.resets == 1 and not self.state.steps
+        if not told_at_start:
+            states.fold_reset(self.state, f"{seed:016x}"[-12:], self._now)
+
     # -- the end -------------------------------------------------------------------------------------------
 
     async def _unwind(self) -> Outcome:
@@ -219,6 +232,7 @@ class AgentWorkflow:
     # -- what can be seen and said from outside ------------------------------------------------------------
 
     def _show(self, step: Step) -> None:
+        self._now = workflow.now()
         status: OpenStatus = step.status if isinstance(step, Wait) else "running"
         match step:
             case CallModel():

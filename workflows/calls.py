@@ -17,6 +17,7 @@ from perdure.wire import JUDGE, MODEL, PROBE, JudgeInput, ModelInput, ProbeInput
 _SLACK = timedelta(seconds=10)
 """Added to an attempt's own deadline: it reports by itself before the engine gives it up."""
 
+_THRICE = RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_attempts=3)
 _FOREVER = RetryPolicy(initial_interval=timedelta(seconds=0.5), backoff_coefficient=1)
 """For an attempt lost with its worker, which never ends a run. A failure itself says whether and when to try again."""
 
@@ -113,6 +114,7 @@ def tool_input(call: CallState, spec: ToolSpec, agent: str) -> ToolInput:
         result_limit=spec.result_limit,
         order=call.order,
         again=call.again,
+        execution=workflow.info().run_id,
     )
 
 
@@ -159,7 +161,7 @@ async def judge(request: JudgeInput, activity_id: str, heartbeat: timedelta) -> 
         result_type=Judgement,
         start_to_close_timeout=timedelta(seconds=30),
         heartbeat_timeout=heartbeat,
-        retry_policy=_FOREVER,
+        retry_policy=_THRICE,
         summary=f"edited arguments of {request.tool}",
     )
     return judgement

@@ -78,8 +78,14 @@ class People(Telling):
         elif approvals.takes(receipt):
             self._apply(decision, "signal")
 
+    async def _on_update_admitted(self, attributes: Any, _: HistoryEvent) -> None:
+        await self._remember(attributes.request)  # one that a reset has sent once more
+
     async def _on_update_accepted(self, attributes: Any, _: HistoryEvent) -> None:
-        request = attributes.accepted_request
+        if attributes.accepted_request.input.name:
+            await self._remember(attributes.accepted_request)
+
+    async def _remember(self, request: Any) -> None:
         kind: type[Decision | Settlement] = Settlement if request.input.name == "settle" else Decision
         self._updates[request.meta.update_id] = await self._decode(request.input.args.payloads, kind)
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
@@ -107,7 +107,7 @@ class Projection(People):
             agent=request.spec.name,
             model=request.spec.model,
             spec_hash=content_hash(self.state.spec),
-            resumed=request.carried is not None,
+            resumed=request.carried is not None or bool(request.packed),
         )
 
     async def _on_workflow_task(self, attributes: Any, _: HistoryEvent) -> None:
@@ -117,7 +117,9 @@ class Projection(People):
             self._tell(ev.WorkerTookOver, type="worker_took_over", worker=attributes.identity)
 
     async def _on_workflow_task_failed(self, attributes: Any, _: HistoryEvent) -> None:
-        if attributes.failure.message:
+        if attributes.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
+            states.fold_reset(self._require(), attributes.new_run_id[-12:], self._now)
+        elif attributes.failure.message:
             self._tell(ev.RuntimeFault, type="runtime_fault", message=attributes.failure.message)
 
     async def _on_cancel_requested(self, attributes: Any, _: HistoryEvent) -> None:
@@ -184,6 +186,7 @@ class Projection(People):
         elif kind != JUDGE and (call := state.find(attributes.activity_id)):
             tool = state.spec.tool(call.call.name)
             told = None if tool is None or tool.remote else await self._decode(attributes.input.payloads, ToolInput)
+            call.key = told.key if told else call.key  # after a reset, only the run knows its new epoch
             self._start(call, told.order if told else None)
 
     def _start(self, call: CallState, order: int | None) -> None:
@@ -319,6 +322,10 @@ _HANDLERS: dict[int, tuple[str, str]] = {
     ),
     EventType.EVENT_TYPE_TIMER_FIRED: ("_on_timer_fired", "timer_fired_event_attributes"),
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: ("_on_signal", "workflow_execution_signaled_event_attributes"),
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ADMITTED: (
+        "_on_update_admitted",
+        "workflow_execution_update_admitted_event_attributes",
+    ),
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: (
         "_on_update_accepted",
         "workflow_execution_update_accepted_event_attributes",

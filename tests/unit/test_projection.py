@@ -70,7 +70,7 @@ async def test_run_is_told_from_start_to_end_with_durations_and_the_same_state_a
     assert (end.status, end.text, end.duration) == ("completed", "Sunny.", timedelta(seconds=9))
     assert history.projection.result() == result
     assert [message.role for message in history.state.messages] == ["user", "assistant", "tool", "assistant"]
-    assert history.state.execution == "e" * 8
+    assert history.state.execution == "e" * 12
 
 
 async def test_events_have_positions_that_grow_and_carry_the_historys_time_and_can_be_written():
@@ -190,7 +190,7 @@ async def test_lost_effect_is_told_as_in_doubt_with_its_key():
     await history.add("activity_task_timed_out", {"scheduled_event_id": scheduled, "failure": lost_worker()})
     (doubt,) = history.told("in_doubt")
     assert (doubt.call, doubt.name, doubt.message) == ("1.1", "far", "The worker that executed it was lost.")
-    assert doubt.key == "run:eeeeeeee:1.1"
+    assert doubt.key == "run:eeeeeeeeeeee:1.1"
     assert not history.told("tool_finished")
     assert history.projection.pending == {}
 
@@ -309,7 +309,7 @@ async def test_resumed_run_goes_on_where_it_stopped_and_tells_nothing_twice():
     await history.start(carried=carried_on(closed, add_steps=3))
     assert [event.type for event in history.told()] == ["run_started", "approval_requested"]
     assert history.told()[0].resumed
-    assert history.state.execution == "e" * 8
+    assert history.state.execution == "e" * 12
     assert history.state.calls[0].key == "run:old:2.1"
     await history.signal("approve")
     await history.report(await history.call_tool("2.1", "pay", 2))

@@ -48,8 +48,8 @@ async def test_payload_of_a_newer_version_is_read_as_far_as_it_is_known():
 
 
 def test_run_begins_with_its_input_and_the_agents_limits_unless_the_task_has_its_own():
-    state = opening_state(RunRequest(spec=SPEC, input="go"), "run", "0123456789")
-    assert (state.run_id, state.execution, state.limits) == ("run", "01234567", SPEC.limits)
+    state = opening_state(RunRequest(spec=SPEC, input="go"), "run", "0123456789ab")
+    assert (state.run_id, state.execution, state.limits) == ("run", "0123456789ab", SPEC.limits)
     assert state.messages == [UserMessage(role="user", content="go")]
     own = opening_state(RunRequest(spec=SPEC, input="go", limits=Limits(steps=3)), "run", "e")
     assert own.limits.steps == 3
@@ -59,7 +59,7 @@ def test_resumed_run_goes_on_with_keys_of_its_own_and_leaves_the_carried_state_a
     closed = begin("run", SPEC, "go", None, "old")
     carried = carried_on(closed, add_steps=2)
     state = opening_state(RunRequest(spec=SPEC, carried=carried), "run", "new-execution")
-    assert (state.execution, carried.execution) == ("new-exec", "old")
+    assert (state.execution, carried.execution) == ("ew-execution", "old")
     state.messages.clear()
     assert carried.messages
 

@@ -1,0 +1,129 @@
+"""A reset in Temporal rewinds a run; what the part left behind has done is never done again without a word."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, ResetReapplyType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from perdure.tools import ToolContext, tool
+
+DONE = {"text": "done"}
+
+
+async def reset(stage: Any, run_id: str, *, nth: int = 0) -> None:
+    """Rewind a run to before its `nth` completed workflow task (-1: the last), as the Web UI does."""
+    temporal = stage.client.temporal
+    history = [event async for event in temporal.get_workflow_handle(run_id).fetch_history_events()]
+    ends = [e.event_id for e in history if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+    await temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run_id),
+            reason="a test",
+            workflow_task_finish_event_id=ends[nth],
+            request_id=f"{run_id}-{nth}",
+            reset_reapply_type=ResetReapplyType.RESET_REAPPLY_TYPE_ALL_ELIGIBLE,
+        )
+    )
+
+
+def call(name: str) -> dict[str, Any]:
+    return {"calls": [{"name": name, "arguments": {}}]}
+
+
+async def test_an_effect_after_a_reset_is_asked_about_and_has_a_new_key(stage: Any) -> None:
+    keys: list[str] = []
+
+    @tool
+    async def pay(ctx: ToolContext) -> str:
+        """Pay."""
+        keys.append(ctx.idempotency_key)
+        return "paid"
+
+    handle = await stage.start([call("pay"), DONE], [pay])
+    await stage.end(handle)
+    await reset(stage, handle.id)
+    asked = await stage.until(handle, "approval_requested")
+    assert "reset" in asked.why
+    assert len(keys) == 1, "it was repeated before anybody was asked"
+    await handle.approve(asked.call, hash=asked.hash)
+    finished = await stage.end(handle)
+    assert finished.result.status == "completed"
+    assert len(set(keys)) == 2
+
+
+async def test_an_approval_of_the_part_left_behind_does_not_hold_after_a_reset(stage: Any) -> None:
+    paid: list[int] = []
+
+    @tool(approval="always")
+    async def pay() -> str:
+        """Pay."""
+        paid.append(1)
+        return "paid"
+
+    handle = await stage.start([call("pay"), DONE], [pay])
+    asked = await stage.until(handle, "approval_requested")
+    await handle.approve(asked.call, hash=asked.hash)
+    await stage.end(handle)
+    await reset(stage, handle.id)  # Temporal sends the approval once more
+    again = await stage.until(handle, "approval_requested")
+    await stage.until(handle, "decision_refused")
+    assert again.call != asked.call
+    await handle.deny(again.call)
+    finished = await stage.end(handle)
+    assert finished.results[0].status == "denied"
+    assert len(paid) == 1
+
+
+async def test_an_unsafe_call_under_way_at_a_reset_is_in_doubt_and_not_begun_again(stage: Any) -> None:
+    begun: list[int] = []
+    go_on = asyncio.Event()
+
+    @tool(timeout=timedelta(seconds=30))
+    async def pay() -> str:
+        """Pay, slowly."""
+        begun.append(1)
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        return "paid"
+
+    handle = await stage.start([call("pay"), DONE], [pay])
+    await stage.until_held(handle, "pay")
+    await stage.signal(handle, "approve", "9.9")  # something to be decided about while it is under way
+    await stage.until(handle, "decision_refused")
+    await reset(stage, handle.id, nth=-1)
+    doubt = await stage.until(handle, "in_doubt")
+    go_on.set()
+    assert "reset" in doubt.message
+    await handle.settle(doubt.call, "done", result="paid")
+    finished = await stage.end(handle)
+    assert finished.result.status == "completed"
+    assert len(begun) == 1
+
+
+async def test_a_retry_after_a_reset_has_the_key_of_the_call_in_doubt(stage: Any) -> None:
+    keys: list[str] = []
+
+    @tool(effect="idempotent", attempts=1)
+    async def pay(ctx: ToolContext) -> str:
+        """Pay; the first reply is lost."""
+        keys.append(ctx.idempotency_key)
+        if len(keys) == 1:
+            raise OSError("connection lost")
+        return "paid"
+
+    handle = await stage.start([call("pay"), DONE], [pay])
+    await stage.until(handle, "in_doubt")
+    await stage.state(handle)  # the last workflow task is complete
+    await reset(stage, handle.id, nth=-1)
+    doubt = await stage.until(handle, "in_doubt")
+    await handle.settle(doubt.call, "retry")
+    await stage.end(handle)
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+    assert doubt.key == keys[0]
