@@ -89,13 +89,16 @@ def performing(name, *, effect, timeout=20, **options):
     )
 
 
-@tool(approval=asks, timeout=20)
-def pay_in_thread(ctx: ToolContext, run: str, ask: str = "") -> str:
-    """Pay, in a thread that nobody can stop."""
-    tell_blocking("at", run=ctx.run_id, point="pay_in_thread before")
-    answer = tell_blocking("effect", **effect_of(ctx, "pay_in_thread", idempotent=False))
-    tell_blocking("at", run=ctx.run_id, point="pay_in_thread after")
-    return f"pay_in_thread {answer['number']}"
+def paying_in_thread(name, **options):
+    """Return a sync tool with an unsafe effect, in a thread that nobody can stop."""
+
+    def perform(ctx: ToolContext, run: str, ask: str = "") -> str:
+        tell_blocking("at", run=ctx.run_id, point=f"{name} before")
+        answer = tell_blocking("effect", **effect_of(ctx, name, idempotent=False))
+        tell_blocking("at", run=ctx.run_id, point=f"{name} after")
+        return f"{name} {answer['number']}"
+
+    return tool(name=name, description=f"{name} something", timeout=20, approval=asks, **options)(perform)
 
 
 TOOLS = [
@@ -104,7 +107,8 @@ TOOLS = [
     performing("charge", effect="idempotent"),
     performing("pay", effect="unsafe"),
     performing("pay_probed", effect="unsafe", probe=was_done, timeout=8),
-    pay_in_thread,
+    paying_in_thread("pay_in_thread"),
+    paying_in_thread("pay_in_thread_probed", probe=was_done),
     performing("pay_probed_soon", effect="unsafe", probe=was_done, timeout=2),
 ]
 

@@ -16,7 +16,7 @@ def record(name, text, created=1000.0, **more):
 def raised(error):
     try:
         raise error
-    except type(error) as caught:
+    except Exception as caught:
         return (type(caught), caught, caught.__traceback__)
 
 

@@ -15,10 +15,10 @@ def test_durations_are_seconds_or_iso_8601(monkeypatch, said, seconds):
     if isinstance(said, str):
         monkeypatch.setenv("PERDURE_GRACE", said)
         assert Settings().grace == timedelta(seconds=seconds)
-    assert Settings(grace=said).grace == timedelta(seconds=seconds)
+    assert Settings.model_validate({"grace": said}).grace == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize("said", ["soon", "7s", "", "nan", "inf", None, [7]])
 def test_what_is_no_duration_is_told_the_forms_of_one(said):
     with pytest.raises(ValidationError, match=r"a duration is a number of seconds \(7, 0.5\) or ISO 8601 \(PT7S\)"):
-        Settings(grace=said)
+        Settings.model_validate({"grace": said})
