@@ -6,7 +6,8 @@ What an end means for the run is decided by the tool's effect, in one place: `re
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
@@ -58,30 +59,30 @@ class ToolActivities:
         tool = self._find(call.agent, name)
         context = self._context(call)
         async with heartbeats():
-            ended = await self._attempt(tool, call, context) if tool else _removed(name, call.agent)
+            ended = await self._attempt(tool, call, context, name)
         report = report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
         self._conversations.remember(ToolMessage(role="tool", result=report.result))
         return report
 
-    async def _attempt(self, tool: Tool, call: ToolInput, context: CallContext) -> Ended[ToolReport]:
-        try:
-            keywords = bind(tool, call.arguments, context, tool.context_parameter)
-        except ValueError as error:
-            return NeverBegan(f"The arguments do not fit {tool.name}: {words(error)}.", "invalid_arguments")
-        if tool.function is None:
-            return _removed(tool.name, call.agent)
+    async def _attempt(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
         if call.effect == "unsafe" and call.execution not in ("", activity.info().workflow_run_id):
             return Raised(LeftBehind("The run was reset while it was under way."))
+        if tool is None or tool.function is None:
+            return NeverBegan(f"Tool {name!r} of agent {call.agent!r} is not there any more.", "removed")
         if call.effect == "unsafe" and await given_up():
             return NeverBegan("The worker learnt of the call too late.", "given_up")
-        body = functools.partial(tool.function, **keywords)
-        return await run_body(
-            body,
-            lambda value: report_of_value(value, call.call_id, tool.name, call.result_limit, call.order),
+        ended = await run_body(
+            _bound(tool, tool.function, call, context),
+            lambda value: report_of_value(value, call.call_id, name, call.result_limit, call.order),
             context,
             self._toolbox,
             self._grace,
         )
+        match ended:
+            case Raised(Unfit() as error):
+                return NeverBegan(f"The arguments do not fit {name}: {error}.", "invalid_arguments")
+            case _:
+                return ended
 
     @activity.defn(name=PROBE)
     async def probe(self, request: ProbeInput) -> ProbeReport:
@@ -117,6 +118,30 @@ class ToolActivities:
         return CallContext(call, info.workflow_id or "", info.attempt, deadline, self._toolbox)
 
 
+class Unfit(Exception):
+    """The arguments do not fit the function's types: its body did not run."""
+
+
+def _bound(
+    tool: Tool, function: Callable[..., Any], call: ToolInput, context: CallContext
+) -> Callable[[], Awaitable[Any] | Any]:
+    """Return what runs the body, arguments turned into its types there as well: validators are application code."""
+
+    def keywords() -> dict[str, Any]:
+        try:
+            return bind(tool, call.arguments, context, tool.context_parameter)
+        except ValueError as error:
+            raise Unfit(words(error)) from error
+
+    if inspect.iscoroutinefunction(function):
+
+        async def begin() -> Any:
+            return await function(**keywords())
+
+        return begin
+    return lambda: function(**keywords())
+
+
 def bind(tool: Tool, arguments: Mapping[str, Any], context: CallContext, parameter: str | None) -> dict[str, Any]:
     """Return the keywords with which the tool's function is called.
 
@@ -145,10 +170,6 @@ def _found(value: Any, request: ProbeInput, asked_at: datetime) -> ProbeReport:
         case _:
             text = f"The probe returned {type(value).__name__}, not Done, NotDone or Unknown."
             return ProbeReport(outcome="unknown", asked_at=asked_at, message=text)
-
-
-def _removed(name: str, agent: str) -> NeverBegan:
-    return NeverBegan(f"Tool {name!r} of agent {agent!r} is not there any more.", "removed")
 
 
 # -- what an end means, by effect --------------------------------------------------------------------------

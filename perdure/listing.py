@@ -11,6 +11,7 @@ from temporalio.service import RPCError
 from perdure.engine import search_attributes
 from perdure.wire import WORKFLOW
 
+_RESUMABLE = ("failed", "cancelled", "budget_exhausted")
 _OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
 
 
@@ -39,6 +40,8 @@ async def list_runs(temporal: Client, status: str | None, agent: str | None, lim
     try:
         async for found in temporal.list_workflows(" AND ".join(query)):
             run = _run_info(found)
+            if status in _RESUMABLE and not await _is_newest(temporal, found):
+                continue  # it was resumed, and is something else now
             if status is None or run.status == status:
                 runs.append(run)
             if len(runs) >= limit:
@@ -47,6 +50,11 @@ async def list_runs(temporal: Client, status: str | None, agent: str | None, lim
         if "invalid search attribute" not in error.message:  # a server that has never had a run of ours
             raise
     return runs
+
+
+async def _is_newest(temporal: Client, found: WorkflowExecution) -> bool:
+    newest = await temporal.get_workflow_handle(found.id).describe()
+    return newest.run_id == found.run_id
 
 
 def _quoted(text: str) -> str:

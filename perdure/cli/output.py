@@ -164,7 +164,7 @@ def leave(code: int) -> NoReturn:
     """
     atexit._run_exitfuncs()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] # what others leave for the end
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # a closed pipe
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a closed pipe, or none at all
             stream.flush()
     os._exit(code)
 
