@@ -104,7 +104,7 @@ def test_what_can_not_be_a_tool_is_refused_in_one_sentence() -> None:
 )
 def test_settings_that_would_stop_every_run_are_refused(name: str, value: int) -> None:
     with pytest.raises(ValidationError):
-        Settings(**{name: value})
+        Settings.model_validate({name: value})
 
 
 @dataclass
