@@ -12,8 +12,8 @@ from perdure.agents import Agent
 from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json, parse_json
 from perdure.models import ModelReply, RawCall
 from perdure.policies import AgentSpec, ToolSpec
+from perdure.reports import Judgement, ModelTurn
 from perdure.results import clean, words
-from perdure.state import Judgement, ModelTurn
 
 _PREDICATE_SECONDS = 5.0
 

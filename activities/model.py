@@ -22,8 +22,8 @@ from perdure.errors import ModelError
 from perdure.messages import AssistantMessage
 from perdure.models import Model, ModelReply, ModelRequest
 from perdure.policies import AgentSpec
+from perdure.reports import Judgement, ModelTurn
 from perdure.results import short, words
-from perdure.state import Judgement, ModelTurn
 from perdure.wire import JUDGE, MODEL, TRANSCRIPT, JudgeInput, ModelInput, Page
 
 _LARGEST_REPLY = 1_500_000

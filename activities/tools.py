@@ -23,8 +23,8 @@ from perdure.activities.toolbox import Toolbox
 from perdure.agents import Agent
 from perdure.errors import ToolError
 from perdure.messages import ResultStatus, ToolMessage, ToolResult
+from perdure.reports import ProbeReport, ToolReport
 from perdure.results import report_of_value, short, words
-from perdure.state import ProbeReport, ToolReport
 from perdure.tools import Done, NotDone, Tool, Unknown
 from perdure.wire import PROBE, ProbeInput, ToolInput
 

@@ -19,19 +19,26 @@ class Column:
         self.values.setdefault(name, []).append(value)
 
 
-def table(title: str, columns: Sequence[Column], reference: str) -> str:
-    """Return a table: `reference` in its unit, all others as ratios to it, round by round; the range in brackets."""
+def table(title: str, columns: Sequence[Column], reference: str | None) -> str:
+    """Return a table of medians over the rounds, with their range in brackets.
+
+    Args:
+        title: What the columns have in common, with its unit.
+        columns: All of the same subjects.
+        reference: The subject that is shown in its unit; all others are ratios to it, taken round by round. None
+            shows all in their unit.
+    """
     names = list(columns[0].values)
     rows = [["", *(column.heading for column in columns)], ["---"] * (len(columns) + 1)]
     rows += [[name, *(_cell(column, name, reference) for column in columns)] for name in names]
     return "\n".join([f"\n**{title}**\n", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def _cell(column: Column, name: str, reference: str) -> str:
+def _cell(column: Column, name: str, reference: str | None) -> str:
     values = column.values.get(name, [])
-    if name == reference:
+    if reference in (None, name):
         return f"{_number(median(values))}{_range(values)}"
-    ratios = [value / base for value, base in zip(values, column.values[reference], strict=True)]
+    ratios = [value / base for value, base in zip(values, column.values[str(reference)], strict=True)]
     return f"{median(ratios):.2f}×{_range(ratios)}"
 
 

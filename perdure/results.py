@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from perdure.messages import RunResult, ToolResult
-from perdure.state import ToolReport
+from perdure.reports import ToolReport
 
 _LARGEST_RESULT = 1_500_000
 """Bytes: a workflow's return value over 2 MB can't be recorded and would wedge the run."""

@@ -10,19 +10,16 @@ import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from perdure.messages import (
     JSON,
-    AssistantMessage,
     CallRecord,
     Content,
     Data,
     DecisionRecord,
     Message,
-    Problem,
     ResultStatus,
     RunResult,
     RunStatus,
@@ -34,6 +31,7 @@ from perdure.messages import (
     content_hash,
 )
 from perdure.policies import AgentSpec, Effect, Limits
+from perdure.reports import ModelTurn, ProbeReport, ToolReport
 
 
 class Phase(StrEnum):
@@ -57,47 +55,6 @@ class CallStatus(StrEnum):
     PROBING = "probing"
     IN_DOUBT = "in_doubt"  # only a person can settle it
     CLOSED = "closed"
-
-
-# -- what activities report --------------------------------------------------------------------------------
-
-
-class ModelTurn(Data):
-    """A model's reply, parsed, validated, judged and counted by the activity that got it."""
-
-    message: AssistantMessage
-    finish: Literal["stop", "calls", "length", "filtered", "refusal"] = "stop"
-    usage: Usage = Usage()
-    model: str = ""
-
-
-class ToolReport(Data):
-    """How one attempt of a tool ended.
-
-    Attributes:
-        deadline: When the attempt was to be abandoned at the latest; set where the result is in doubt.
-        abandoned: True if the tool is still running in spite of that: then no probe can say `NotDone`.
-    """
-
-    result: ToolResult
-    deadline: datetime | None = None
-    abandoned: bool = False
-
-
-class ProbeReport(Data):
-    """What a probe found, and when it was asked (before it looked)."""
-
-    outcome: Literal["done", "not_done", "unknown"]
-    result: ToolResult | None = None
-    asked_at: datetime
-    message: str = ""
-
-
-class Judgement(Data):
-    """What the judging activity says of edited arguments."""
-
-    problem: Problem | None = None
-    ask: str | None = None
 
 
 # -- the state ---------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from perdure.policies import AgentSpec, ToolSpec
-from perdure.state import CallState, Judgement, ModelTurn, ProbeReport, ToolReport
+from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport
+from perdure.state import CallState
 from perdure.wire import JUDGE, MODEL, PROBE, JudgeInput, ModelInput, ProbeInput, ToolInput
 
 _SLACK = timedelta(seconds=10)

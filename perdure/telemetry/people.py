@@ -10,7 +10,8 @@ from temporalio.converter import DataConverter
 from perdure import approvals
 from perdure import events as ev
 from perdure.messages import Decision, Receipt, Settlement
-from perdure.state import CallState, CallStatus, Judgement
+from perdure.reports import Judgement
+from perdure.state import CallState, CallStatus
 from perdure.telemetry.telling import Telling
 from perdure.wire import edit_id
 

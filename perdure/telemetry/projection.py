@@ -22,8 +22,9 @@ from perdure import events as ev
 from perdure import state as states
 from perdure.failures import error_type, explain, fold_failure
 from perdure.messages import RunResult, RunStatus, content_hash
+from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport
 from perdure.results import report_of_value
-from perdure.state import CallState, CallStatus, Judgement, ModelTurn, Outcome, ProbeReport, ToolReport
+from perdure.state import CallState, CallStatus, Outcome
 from perdure.telemetry.people import People
 from perdure.wire import JUDGE, MODEL, PROBE, ModelInput, ProbeInput, RunRequest, ToolInput, opening_state
 

@@ -23,11 +23,8 @@ from perdure.messages import (
     ToolResult,
 )
 from perdure.policies import AgentSpec, Approval, Remote, ToolSpec
-from perdure.state import (
-    ModelTurn,
-    RunState,
-    ToolReport,
-)
+from perdure.reports import ModelTurn, ToolReport
+from perdure.state import RunState
 from perdure.telemetry.projection import Projection
 from perdure.wire import MODEL, ModelInput, RunRequest, ToolInput
 

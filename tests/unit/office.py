@@ -20,7 +20,8 @@ from perdure import (
 from perdure.activities import providers
 from perdure.messages import AssistantMessage, ToolCall
 from perdure.models import ModelReply, RawCall
-from perdure.state import ModelTurn, RunState
+from perdure.reports import ModelTurn
+from perdure.state import RunState
 from perdure.wire import MODEL, STATE, ModelInput
 from perdure.worker import serving
 from perdure.workflows.agent import AgentWorkflow

@@ -18,7 +18,8 @@ from perdure.approvals import (
 )
 from perdure.messages import AssistantMessage, Decision, Settlement, ToolCall, content_hash
 from perdure.policies import AgentSpec, Approval, ToolSpec
-from perdure.state import CallState, CallStatus, ModelTurn, RunState, begin, close, fold_turn, lost, result_of, start
+from perdure.reports import ModelTurn
+from perdure.state import CallState, CallStatus, RunState, begin, close, fold_turn, lost, result_of, start
 from perdure.steps import CallTools, Finish, Wait, next_step
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

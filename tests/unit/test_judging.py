@@ -10,7 +10,7 @@ from perdure import Agent, Approval, Tool, tool
 from perdure.activities.judging import judge_edit, judge_reply, must_ask, validate
 from perdure.messages import ToolCall, Usage, content_hash
 from perdure.models import ModelReply, RawCall
-from perdure.state import ModelTurn
+from perdure.reports import ModelTurn
 
 
 class Leg(BaseModel):

@@ -22,17 +22,9 @@ from perdure.messages import (
     ToolResult,
 )
 from perdure.policies import Limits
+from perdure.reports import ModelTurn, ToolReport
 from perdure.resuming import carried_on
-from perdure.state import (
-    ModelTurn,
-    RunState,
-    ToolReport,
-    begin,
-    close,
-    fold_turn,
-    result_of,
-    start,
-)
+from perdure.state import RunState, begin, close, fold_turn, result_of, start
 from perdure.telemetry.projection import _HANDLERS, Projection
 from tests.unit.histories import NOW, History, Rot, a_call, asking, lost_worker, own_failure
 

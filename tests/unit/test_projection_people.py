@@ -14,12 +14,8 @@ from perdure.messages import (
     Receipt,
     Settlement,
 )
-from perdure.state import (
-    CallStatus,
-    Judgement,
-    ModelTurn,
-    ProbeReport,
-)
+from perdure.reports import Judgement, ModelTurn, ProbeReport
+from perdure.state import CallStatus
 from perdure.wire import JUDGE, PROBE, JudgeInput, ProbeInput, ToolInput, edit_id
 from tests.unit.histories import NOW, History, a_call, asking, in_doubt, lost_worker
 

@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from perdure.approvals import apply_decision, apply_settlement, check, expire
 from perdure.messages import AssistantMessage, Decision, Problem, Settlement, ToolCall, ToolMessage, ToolResult, Usage
 from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
+from perdure.reports import ModelTurn, ProbeReport, ToolReport
 from perdure.resuming import carried_on
 from perdure.state import (
     CallState,
     CallStatus,
-    ModelTurn,
-    ProbeReport,
     RunState,
-    ToolReport,
     begin,
     close_soon,
     fail,

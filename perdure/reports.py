@@ -1,0 +1,46 @@
+"""What activities report to a run. Kept in histories."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from perdure.messages import AssistantMessage, Data, Problem, ToolResult, Usage
+
+
+class ModelTurn(Data):
+    """A model's reply, parsed, validated, judged and counted by the activity that got it."""
+
+    message: AssistantMessage
+    finish: Literal["stop", "calls", "length", "filtered", "refusal"] = "stop"
+    usage: Usage = Usage()
+    model: str = ""
+
+
+class ToolReport(Data):
+    """How one attempt of a tool ended.
+
+    Attributes:
+        deadline: When the attempt was to be abandoned at the latest; set where the result is in doubt.
+        abandoned: True if the tool is still running in spite of that: then no probe can say `NotDone`.
+    """
+
+    result: ToolResult
+    deadline: datetime | None = None
+    abandoned: bool = False
+
+
+class ProbeReport(Data):
+    """What a probe found, and when it was asked (before it looked)."""
+
+    outcome: Literal["done", "not_done", "unknown"]
+    result: ToolResult | None = None
+    asked_at: datetime
+    message: str = ""
+
+
+class Judgement(Data):
+    """What the judging activity says of edited arguments."""
+
+    problem: Problem | None = None
+    ask: str | None = None
