@@ -202,7 +202,7 @@ async def test_a_store_that_is_down_is_one_quick_sentence_without_the_password(a
     store = open_store(address)
     async with asyncio.timeout(8):
         with pytest.raises(ConnectionFailed, match=f"^The store at .*{words}[^\n]+\\.$") as caught:
-            await store.agents()
+            await store.announce_all("default", "q", [])
     assert "hunter2" not in str(caught.value)
     await store.aclose()
 
