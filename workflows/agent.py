@@ -203,6 +203,7 @@ class AgentWorkflow:
         told_at_start = self.state.resets == 1 and not self.state.steps
         if not told_at_start:
             states.fold_reset(self.state, f"{seed:016x}"[-12:], self._now)
+            self._changes += 1
 
     # -- the end -------------------------------------------------------------------------------------------
 
