@@ -166,6 +166,6 @@ def test_a_bad_script_is_one_clear_sentence(tmp_path, content, complaint):
 
 @pytest.mark.parametrize("name", ["nope:x", "openai", "openai:", ""])
 def test_an_unknown_provider_lists_those_known(name):
-    with pytest.raises(ModelError, match="known providers are openai, openai-responses, .*scripted") as caught:
+    with pytest.raises(ModelError, match=r"known providers are openai, openai-responses, .*scripted") as caught:
         open_model(name, ModelSettings())
     assert caught.value.kind == "bad_request"

@@ -11,7 +11,7 @@ from perdure import (
 from perdure.client import whoami
 from perdure.messages import AssistantMessage
 from perdure.state import CallStatus
-from tests.unit.office import ASKS, own_state, same_as_its_history, told, unseen, until
+from tests.integration.client.office import ASKS, own_state, same_as_its_history, told, unseen, until
 
 # -- deciding -------------------------------------------------------------------------------------------------
 

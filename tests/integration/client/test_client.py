@@ -25,7 +25,7 @@ from perdure.engine.converter import data_converter
 from perdure.engine.server import DevServer
 from perdure.errors import ModelError
 from perdure.events import position_key
-from tests.unit.office import own_state, until
+from tests.integration.client.office import own_state, until
 
 # -- starting -------------------------------------------------------------------------------------------------
 

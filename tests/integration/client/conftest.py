@@ -1,4 +1,4 @@
-"""What several unit tests share."""
+"""What the tests of the client share."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from perdure import Client
-from tests.unit.office import Office
+from tests.integration.client.office import Office
 
 
 @pytest.fixture
