@@ -53,6 +53,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             try:
                 yield
             finally:
+                await asyncio.wait({announcing}, timeout=1)  # one that is cut off leaves its connection open
                 announcing.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await announcing
