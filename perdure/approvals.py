@@ -18,8 +18,9 @@ from perdure.messages import (
     content_hash,
     parse_json,
 )
+from perdure.outcomes import close, not_done, record_of, result_of
 from perdure.results import report_of_value, short
-from perdure.state import CallState, CallStatus, Outcome, RunState, close, not_done, record_of, result_of
+from perdure.state import CallState, CallStatus, Outcome, RunState
 
 Via = Literal["update", "signal", "expiry"]
 

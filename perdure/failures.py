@@ -7,6 +7,7 @@ from datetime import datetime
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 
+from perdure import outcomes
 from perdure import state as states
 from perdure.policies import ToolSpec
 
@@ -49,9 +50,9 @@ def fold_failure(
     """Take the failure of a tool's activity into the state: the wrapper itself could not report."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
     if isinstance(cause, CancelledError) and (tool.effect == "read" or not _may_have_begun(call, tool)):
-        states.fold_cancelled(state, call)
+        outcomes.fold_cancelled(state, call)
     elif isinstance(cause, ApplicationError) and cause.type in _KNOWN:
-        result = states.result_of(call, "error", cause.message, error_type=error_type(cause))
-        states.close(state, call, result)
+        result = outcomes.result_of(call, "error", cause.message, error_type=error_type(cause))
+        outcomes.close(state, call, result)
     else:
-        states.lost(state, call, explain(cause), now, tool.timeout)
+        outcomes.lost(state, call, explain(cause), now, tool.timeout)

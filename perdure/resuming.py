@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from perdure.messages import UserMessage
-from perdure.state import CallStatus, Doubt, RunState, doubt
+from perdure.outcomes import doubt
+from perdure.state import CallStatus, Doubt, RunState
 
 GO_ON = "The limit was raised: tools can be called again. Go on where you stopped."
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from perdure.messages import OpenStatus
-from perdure.state import CallState, CallStatus, Outcome, RunState, exhausted
+from perdure.state import CallState, CallStatus, Outcome, RunState
+from perdure.turns import exhausted
 
 
 @dataclass(frozen=True, slots=True)

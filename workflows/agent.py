@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from perdure import approvals
+from perdure import approvals, outcomes, turns
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import error_type, explain, fold_failure
@@ -110,7 +110,7 @@ class AgentWorkflow:
 
     async def _generate(self, *, answer_only: bool) -> None:
         if answer_only:
-            states.close_soon(self.state)
+            turns.close_soon(self.state)
         self._chain.extend(self.state.messages)
         length, base = len(self.state.messages), self._sent
         request = ModelInput(
@@ -129,14 +129,14 @@ class AgentWorkflow:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise asyncio.CancelledError from error
-            states.fail(self.state, error_type(error), explain(error))
+            outcomes.fail(self.state, error_type(error), explain(error))
             return
         self._sent = length
-        states.fold_turn(self.state, turn, workflow.now())
+        turns.fold_turn(self.state, turn, workflow.now())
 
     def _start(self, position: str) -> None:
         call = self._call(position)
-        states.start(self.state, call)
+        outcomes.start(self.state, call)
         self._spawn(self._execute(call))
 
     async def _execute(self, call: states.CallState) -> None:
@@ -147,7 +147,7 @@ class AgentWorkflow:
         except ActivityError as error:
             fold_failure(self.state, call, spec, error, workflow.now())
             return
-        states.fold_report(self.state, call, report)
+        outcomes.fold_report(self.state, call, report)
 
     def _probe(self, position: str, after: datetime | None) -> None:
         call = self._call(position)
@@ -162,7 +162,7 @@ class AgentWorkflow:
         if call.status is CallStatus.PROBING:
             self._lookups += 1
             report = await calls.probe(call, spec, self._agent, self._lookups, self.request.heartbeat)
-            states.fold_probe(self.state, call, report)
+            outcomes.fold_probe(self.state, call, report)
 
     async def _wait(self) -> None:
         seen = self._changes
@@ -202,7 +202,7 @@ class AgentWorkflow:
         """Take a reset of this workflow into the state. The engine tells of it by a new seed, before anything else."""
         told_at_start = self.state.resets == 1 and not self.state.steps
         if not told_at_start:
-            states.fold_reset(self.state, f"{seed:016x}"[-12:], self._now)
+            turns.fold_reset(self.state, f"{seed:016x}"[-12:], self._now)
             self._changes += 1
 
     # -- the end -------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class AgentWorkflow:
         self.state.outcome = outcome
         await workflow.wait_condition(workflow.all_handlers_finished)
         duration = workflow.now() - workflow.info().workflow_start_time
-        result = bounded(states.result_from(self.state, outcome, duration))
+        result = bounded(outcomes.result_from(self.state, outcome, duration))
         self.phase = Phase.ENDED
         if outcome.status == "cancelled":
             raise asyncio.CancelledError

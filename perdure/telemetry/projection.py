@@ -19,7 +19,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.converter import DataConverter
 
 from perdure import events as ev
-from perdure import state as states
+from perdure import outcomes, turns
 from perdure.failures import error_type, explain, fold_failure
 from perdure.messages import RunResult, RunStatus, content_hash
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport
@@ -79,7 +79,7 @@ class Projection(People):
             return self.ended
         assert self.state is not None and self.started_at is not None  # noqa: S101, PT018 - after the first event
         outcome = self.state.outcome or Outcome(status="cancelled")
-        return states.result_from(self.state, outcome, self._now - self.started_at)
+        return outcomes.result_from(self.state, outcome, self._now - self.started_at)
 
     async def feed(self, event: HistoryEvent) -> list[ev.Event]:
         """Take one history event, and return what it means: none, one or several events."""
@@ -119,7 +119,7 @@ class Projection(People):
 
     async def _on_workflow_task_failed(self, attributes: Any, _: HistoryEvent) -> None:
         if attributes.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
-            states.fold_reset(self._require(), attributes.new_run_id[-12:], self._now)
+            turns.fold_reset(self._require(), attributes.new_run_id[-12:], self._now)
         elif attributes.failure.message:
             self._tell(ev.RuntimeFault, type="runtime_fault", message=attributes.failure.message)
 
@@ -150,7 +150,7 @@ class Projection(People):
         failure = "ended_from_outside" if status == "failed" else None
         outcome = Outcome(status=status, reason=reason or None, failure=failure)
         started = self.started_at or self._now
-        self._end(states.result_from(self._require(), outcome, self._now - started))
+        self._end(outcomes.result_from(self._require(), outcome, self._now - started))
 
     def _end(self, result: RunResult) -> None:
         self.ended = result
@@ -175,7 +175,7 @@ class Projection(People):
         if kind == MODEL:
             request = await self._decode(attributes.input.payloads, ModelInput)
             if request.answer_only:
-                states.close_soon(state)
+                turns.close_soon(state)
             model, last = state.spec.model, request.answer_only
             self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
         elif kind == PROBE:
@@ -192,7 +192,7 @@ class Projection(People):
 
     def _start(self, call: CallState, order: int | None) -> None:
         """Start a call. Its order is what the workflow said: a local call beside it started without an event."""
-        states.start(self._require(), call)
+        outcomes.start(self._require(), call)
         call.order = order or call.order
         self._tell(
             ev.ToolStarted,
@@ -220,7 +220,7 @@ class Projection(People):
         elif activity.kind == JUDGE:
             self._fold_judgement(activity.id, await self._decode(payloads, Judgement))
         elif call := state.find(activity.id):
-            states.fold_report(state, call, await self._report(call, payloads))
+            outcomes.fold_report(state, call, await self._report(call, payloads))
             self._finished(call, activity)
 
     async def _report(self, call: CallState, payloads: Sequence[Payload]) -> ToolReport:
@@ -265,12 +265,12 @@ class Projection(People):
         else:
             report = await self._decode(attributes.details["result"].payloads, ToolReport)
             self._start(call, report.result.execution_order)
-            states.fold_report(state, call, report)
+            outcomes.fold_report(state, call, report)
         self._finished(call, _Activity(tool.name, call.position, (), attempt=described.get("attempt", 1)))
 
     def _fold_turn(self, turn: ModelTurn, activity: _Activity) -> None:
         state = self._require()
-        states.fold_turn(state, turn, self._now)
+        turns.fold_turn(state, turn, self._now)
         self._tell(
             ev.ModelFinished,
             type="model_finished",
@@ -290,13 +290,13 @@ class Projection(People):
             return
         told = {"call": position, "name": call.call.name, "outcome": report.outcome, "message": report.message}
         self._tell(ev.Probed, type="probed", **told)
-        states.fold_probe(state, call, report)
+        outcomes.fold_probe(state, call, report)
 
     def _finished(self, call: CallState, activity: _Activity) -> None:
         """Tell of a call that was executed and has its result now."""
         if call.status is CallStatus.CLOSED:
             duration = self._now - activity.started if activity.started else None
-            self._tell_result(states.record_of(call), attempt=activity.attempt, duration=duration)
+            self._tell_result(outcomes.record_of(call), attempt=activity.attempt, duration=duration)
 
     async def _error(self, failure: Failure) -> BaseException:
         return await self._converter.decode_failure(failure)

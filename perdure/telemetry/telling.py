@@ -10,7 +10,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
 
 from perdure import events as ev
-from perdure import state as states
+from perdure import outcomes
 from perdure.messages import CallRecord, RunResult
 from perdure.state import CallState, CallStatus, RunState
 
@@ -58,7 +58,7 @@ class Telling:
             elif call.status is CallStatus.IN_DOUBT:
                 self._tell_doubt(call)
             elif call.status is CallStatus.CLOSED and call.position not in told:
-                self._tell_result(record=states.record_of(call))
+                self._tell_result(record=outcomes.record_of(call))
         for record in state.records[self._records :]:
             if before.get(record.position) is not CallStatus.CLOSED and record.position not in told:
                 self._tell_result(record)

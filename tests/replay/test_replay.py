@@ -88,13 +88,13 @@ async def test_defect_of_the_workflow_is_not_taken_for_the_recorded_end(monkeypa
     def fails(*_: Any) -> None:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("perdure.state.fold_turn", fails)
+    monkeypatch.setattr("perdure.turns.fold_turn", fails)
     with pytest.raises((workflow.NondeterminismError, FailureError)):
         await replayed("plain_answer")
 
 
 async def test_other_words_to_the_model_are_seen_in_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.state.CLOSING", "That's it.")
+    monkeypatch.setattr("perdure.turns.CLOSING", "That's it.")
     assert await replayed("budget_exhausted") != state_of("budget_exhausted")
 
 

@@ -17,10 +17,12 @@ from perdure.approvals import (
     takes,
 )
 from perdure.messages import AssistantMessage, Decision, Settlement, ToolCall, content_hash
+from perdure.outcomes import close, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, ToolSpec
 from perdure.reports import ModelTurn
-from perdure.state import CallState, CallStatus, RunState, begin, close, fold_turn, lost, result_of, start
+from perdure.state import CallState, CallStatus, RunState, begin
 from perdure.steps import CallTools, Finish, Wait, next_step
+from perdure.turns import fold_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

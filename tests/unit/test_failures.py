@@ -8,9 +8,11 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from perdure.failures import error_type, explain, fold_failure
 from perdure.messages import AssistantMessage, ToolCall
+from perdure.outcomes import start
 from perdure.policies import AgentSpec, Remote, ToolSpec
 from perdure.reports import ModelTurn
-from perdure.state import CallState, CallStatus, RunState, begin, fold_turn, start
+from perdure.state import CallState, CallStatus, RunState, begin
+from perdure.turns import fold_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIMEOUT = timedelta(seconds=7)

@@ -21,11 +21,13 @@ from perdure.messages import (
     RunResult,
     ToolResult,
 )
+from perdure.outcomes import close, result_of, start
 from perdure.policies import Limits
 from perdure.reports import ModelTurn, ToolReport
 from perdure.resuming import carried_on
-from perdure.state import RunState, begin, close, fold_turn, result_of, start
+from perdure.state import RunState, begin
 from perdure.telemetry.projection import _HANDLERS, Projection
+from perdure.turns import fold_turn
 from tests.unit.histories import NOW, History, Rot, a_call, asking, lost_worker, own_failure
 
 # -- a run from start to end ----------------------------------------------------------------------------------

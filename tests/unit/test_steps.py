@@ -9,25 +9,13 @@ from hypothesis import strategies as st
 
 from perdure.approvals import apply_decision, apply_settlement, check, expire
 from perdure.messages import AssistantMessage, Decision, Problem, Settlement, ToolCall, ToolMessage, ToolResult, Usage
+from perdure.outcomes import fail, fold_cancelled, fold_probe, fold_report, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
 from perdure.reports import ModelTurn, ProbeReport, ToolReport
 from perdure.resuming import carried_on
-from perdure.state import (
-    CallState,
-    CallStatus,
-    RunState,
-    begin,
-    close_soon,
-    fail,
-    fold_cancelled,
-    fold_probe,
-    fold_report,
-    fold_turn,
-    lost,
-    result_of,
-    start,
-)
+from perdure.state import CallState, CallStatus, RunState, begin
 from perdure.steps import CallModel, CallTools, Finish, Probe, Wait, next_step
+from perdure.turns import close_soon, fold_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOOLS = [

@@ -1,0 +1,219 @@
+"""What each call's end does to a run's state. Plain data, no clock, no I/O: workflow and projection fold alike."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+
+from perdure.messages import (
+    JSON,
+    CallRecord,
+    ResultStatus,
+    RunResult,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+    content_hash,
+)
+from perdure.reports import ProbeReport, ToolReport
+from perdure.state import CallState, CallStatus, Doubt, Outcome, Repeat, RunState
+
+
+def result_of(
+    call: CallState,
+    status: ResultStatus,
+    message: str | None = None,
+    *,
+    error_type: str | None = None,
+    suggestion: str | None = None,
+    content: str = "",
+) -> ToolResult:
+    """Return a result for `call`."""
+    return ToolResult(
+        call_id=call.call.id,
+        name=call.call.name,
+        status=status,
+        content=content,
+        message=message,
+        error_type=error_type,
+        suggestion=suggestion,
+        execution_order=call.order,
+    )
+
+
+def close_call(call: CallState, result: ToolResult) -> None:
+    """Give `call` its result, and nothing else."""
+    call.status = CallStatus.CLOSED
+    call.result = result
+
+
+def close(state: RunState, call: CallState, result: ToolResult) -> None:
+    """Give `call` its result; when it was the turn's last, all results enter the transcript in call order."""
+    close_call(call, result)
+    fold_if_all_closed(state)
+
+
+def fold_if_all_closed(state: RunState) -> None:
+    """Where all calls of the turn have their results, move them into the transcript, in call order."""
+    if state.open_calls:
+        return
+    told_before = state.repeat.count
+    for call in state.calls:
+        assert call.result is not None  # noqa: S101 - closed calls have one
+        state.messages.append(ToolMessage(role="tool", result=call.result))
+        state.records.append(record_of(call))
+        _count_repeat(state, call, call.result)
+    count = state.repeat.count
+    if count >= state.limits.repeat_told and count != told_before:
+        text = (
+            f"You have made the same call to {state.calls[-1].call.name} {count} times in a row with the same "
+            "result. Repeating it again will not help: do something else, or answer with what you know."
+        )
+        state.messages.append(UserMessage(role="user", content=text, source="runtime"))
+    state.calls = []
+
+
+def fingerprint(call: CallState) -> str:
+    """Return what tells a call from others: its tool and its arguments."""
+    return content_hash([call.call.name, call.call.arguments])
+
+
+def _count_repeat(state: RunState, call: CallState, result: ToolResult) -> None:
+    if call.call.problem:
+        return
+    this = fingerprint(call)
+    given = content_hash([result.status, result.content, result.message])
+    same_call = state.repeat.call == this
+    same = same_call and (result.status == "skipped" or state.repeat.result == given)
+    kept = state.repeat.result if same and result.status == "skipped" else given
+    state.repeat = Repeat(call=this, result=kept, count=state.repeat.count + 1 if same else 1)
+
+
+def record_of(call: CallState) -> CallRecord:
+    """Return `call` as it is kept for audit."""
+    return CallRecord(
+        position=call.position,
+        name=call.call.name,
+        arguments=call.arguments,
+        status=call.result.status if call.result else "in_doubt" if call.doubt else "open",
+        message=call.result.message if call.result else call.doubt.message if call.doubt else None,
+        execution_order=call.order,
+    )
+
+
+# -- tools: started, ended, in doubt -----------------------------------------------------------------------
+
+
+def start(state: RunState, call: CallState) -> None:
+    """Mark `call` as running; its place in the order of execution is fixed now, for further attempts as well."""
+    if call.order is None:
+        state.started += 1
+        call.order = state.started
+    call.status = CallStatus.RUNNING
+
+
+def fold_report(state: RunState, call: CallState, report: ToolReport) -> None:
+    """Take the end of a tool's attempt into the state."""
+    edited = call.decision is not None and call.decision.edited
+    result = report.result
+    if edited:
+        note = "A person changed the arguments before they were executed."
+        result = result.model_copy(update={"note": f"{note} Executed with: {_short(call.arguments)}"})
+    if result.status != "in_doubt":
+        close(state, call, result)
+        return
+    believed = None if report.abandoned else report.deadline
+    doubt(state, call, Doubt(message=result.message or "Its outcome is not known.", believed_from=believed))
+
+
+_LONGEST_NOTE = 2_000
+
+
+def _short(arguments: dict[str, JSON]) -> str:
+    text = json.dumps(arguments, ensure_ascii=False, sort_keys=True)
+    return text if len(text) <= _LONGEST_NOTE else f"{text[:_LONGEST_NOTE]}…"
+
+
+def lost(state: RunState, call: CallState, message: str, now: datetime, timeout: timedelta) -> None:
+    """Take the loss of a call's last attempt into the state, by the effect of its tool."""
+    if call.effect == "read":
+        suggestion = "It only reads: it may be tried again."
+        close(state, call, result_of(call, "error", message, error_type="unavailable", suggestion=suggestion))
+    else:
+        doubt(state, call, Doubt(message=message, believed_from=now + timeout))
+
+
+def doubt(state: RunState, call: CallState, why: Doubt) -> None:
+    """Put `call` in doubt: a probe is next, else a person, or the model is told."""
+    call.doubt, call.probes = why, 0
+    if call.probe:
+        call.status = CallStatus.DOUBTED
+    else:
+        _leave_to_people(state, call)
+
+
+MOST_PROBES = 4
+"""Bounds how often a probe is asked too early, where a worker's clock is behind the engine's."""
+
+
+def fold_probe(state: RunState, call: CallState, report: ProbeReport) -> None:
+    """Take a probe's answer into the state: `not_done` counts only if asked after the hard deadline."""
+    if call.status is not CallStatus.PROBING:
+        return  # a person was quicker
+    call.probes += 1
+    believed_from = call.doubt.believed_from if call.doubt else None
+    if report.outcome == "done":
+        result = report.result or result_of(call, "ok", "A look-up found that it was done.")
+        close(state, call, result.model_copy(update={"execution_order": call.order}))
+    elif report.outcome == "not_done" and believed_from is not None and report.asked_at >= believed_from:
+        close(state, call, not_done(call))
+    elif believed_from is not None and report.asked_at < believed_from and call.probes < MOST_PROBES:
+        call.status = CallStatus.DOUBTED  # asked too early: again after the deadline
+    else:
+        _leave_to_people(state, call)
+
+
+def not_done(call: CallState) -> ToolResult:
+    """Return the result of a call that certainly did not happen."""
+    return result_of(call, "error", "It was not done: its effect did not happen.", error_type="not_done")
+
+
+def _leave_to_people(state: RunState, call: CallState) -> None:
+    if not call.tell_model:
+        call.status = CallStatus.IN_DOUBT
+        return
+    words = {
+        "idempotent": "It may or may not have been done. The same operation may safely be asked for once more.",
+        "unsafe": "It may or may not have been done. Do not repeat it; look up whether it happened, or tell the user.",
+        "read": "It is not known.",
+    }[call.effect]
+    message = call.doubt.message if call.doubt else ""
+    close(state, call, result_of(call, "in_doubt", f"{message} {words}".strip(), error_type="in_doubt"))
+
+
+def fold_cancelled(state: RunState, call: CallState) -> None:
+    """Close a call that was stopped before it could have any effect."""
+    close(state, call, result_of(call, "cancelled", "The run was cancelled before it ended."))
+
+
+# -- the end -----------------------------------------------------------------------------------------------
+
+
+def fail(state: RunState, failure: str, reason: str) -> None:
+    """End the run as `failed`."""
+    state.outcome = Outcome(status="failed", reason=reason, failure=failure)
+
+
+def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunResult:
+    """Return what the run gave so far."""
+    return RunResult(
+        run_id=state.run_id,
+        status=outcome.status,
+        text=state.text,
+        calls=[*state.records, *(record_of(call) for call in state.calls)],
+        usage=state.usage,
+        steps=state.steps,
+        duration=duration,
+        reason=outcome.reason,
+        failure=outcome.failure,
+    )

@@ -1,0 +1,135 @@
+"""What a model's reply, and a reset, do to a run's state. Plain data, no clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from perdure.messages import ToolCall, ToolResult, UserMessage, content_hash
+from perdure.outcomes import close_call, fingerprint, fold_if_all_closed, result_of
+from perdure.reports import ModelTurn
+from perdure.state import CallState, CallStatus, Outcome, RunState
+
+CUT_OFF = "Your last reply was cut off by the length limit and could not be used. Answer again, more briefly."
+EMPTY = "Your last reply was empty. Answer the user, or call a tool."
+REFUSED = "Your last reply was withheld or declined. Say plainly what you can't do, and what you can do instead."
+CLOSING = (
+    "The limit of steps is reached: no tool can be called any more. Answer now with what you know, and say what "
+    "is left undone."
+)
+
+
+def close_soon(state: RunState) -> None:
+    """Tell the model, once, that its next turn is the last one."""
+    if not state.closing and state.steps > 0:
+        state.messages.append(UserMessage(role="user", content=CLOSING, source="runtime"))
+    state.closing = True
+
+
+def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
+    """Take a model's reply into the state: its calls, or the answer, or what was wrong with it."""
+    state.steps += 1
+    state.usage += turn.usage
+    message = turn.message
+    state.messages.append(message)
+    state.text = message.text or state.text
+    usable = [call for call in message.calls if call.problem is None]
+    fine = bool(usable) if message.calls else turn.finish in ("stop", "calls") and bool(message.text.strip())
+    state.malformed = 0 if fine else state.malformed + 1
+    if message.calls:
+        _open_calls(state, message.calls, now)
+    elif fine:
+        state.outcome = _answered(state)
+    else:
+        note = {"length": CUT_OFF, "filtered": REFUSED, "refusal": REFUSED}.get(turn.finish, EMPTY)
+        state.messages.append(UserMessage(role="user", content=note, source="runtime"))
+    if state.malformed >= state.limits.malformed_turns and not state.outcome:
+        reason = f"The model gave {state.malformed} unusable replies in a row."
+        state.outcome = Outcome(status="failed", reason=reason, failure="malformed_output")
+
+
+def _answered(state: RunState) -> Outcome:
+    if state.closing and state.spec.tools:
+        return exhausted(state)
+    return Outcome(status="completed")
+
+
+def exhausted(state: RunState) -> Outcome:
+    """Return the outcome of a run that has used up its steps."""
+    limit = f"{state.limits.steps} step{'' if state.limits.steps == 1 else 's'}"
+    return Outcome(status="budget_exhausted", reason=f"The limit of {limit} is reached.")
+
+
+def _open_calls(state: RunState, calls: Iterable[ToolCall], now: datetime) -> None:
+    state.calls = [_opened(state, call, index, now) for index, call in enumerate(calls)]
+    fold_if_all_closed(state)
+
+
+def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallState:
+    tool = state.spec.tool(call.name)
+    position = f"{state.steps}.{index + 1}{_epoch(state)}"
+    opened = CallState(
+        call=call,
+        position=position,
+        key=f"{state.run_id}:{state.execution}:{position}",
+        effect=tool.effect if tool else "read",
+        parallel=bool(tool and tool.parallel),
+        probe=bool(tool and tool.probe),
+        tell_model=bool(tool and tool.in_doubt == "tell_model"),
+        arguments=call.arguments,
+        hash=content_hash(call.arguments),
+    )
+    refusal = _refusal(state, opened, index)
+    if refusal:
+        close_call(opened, refusal)
+    elif call.ask is not None:
+        opened.status, opened.asked_at = CallStatus.ASKING, now
+    _ask_after_reset(state, opened, now)
+    return opened
+
+
+# -- after a reset of the workflow -------------------------------------------------------------------------
+
+AFTER_RESET = "The run was reset: the part that was left behind may have done this already."
+
+
+def _epoch(state: RunState) -> str:
+    """Return what tells positions after a reset from those of the part that was left behind."""
+    return f"r{state.resets}" if state.resets else ""
+
+
+def fold_reset(state: RunState, execution: str, now: datetime) -> None:
+    """Begin a new epoch: what was not started yet has a new position and key, and effects need approval again.
+
+    Decisions of the part that was left behind, which the engine may send once more, fit no position any more.
+    """
+    state.resets += 1
+    state.execution = execution
+    for call in state.calls:
+        if call.order is None:
+            call.position = f"{call.position.partition('r')[0]}{_epoch(state)}"
+            call.key = f"{state.run_id}:{execution}:{call.position}"
+            call.decision = None
+            _ask_after_reset(state, call, now)
+
+
+def _ask_after_reset(state: RunState, call: CallState, now: datetime) -> None:
+    if state.resets and call.effect != "read" and call.status in (CallStatus.READY, CallStatus.ASKING):
+        call.status, call.asked_at = CallStatus.ASKING, now
+        call.call = call.call.model_copy(update={"ask": AFTER_RESET})
+
+
+def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:
+    """Return the result of a call that is not executed at all, or None."""
+    if problem := call.call.problem:
+        text = f"{problem.message} Nothing was executed."
+        return result_of(call, "error", text, error_type=problem.error_type, suggestion=problem.suggestion)
+    if state.closing:
+        return result_of(call, "skipped", "Not executed: the limit of steps is reached.")
+    limit = state.limits.calls_per_turn
+    if index >= limit:
+        return result_of(call, "skipped", f"Not executed: at most {limit} calls are allowed in one turn.")
+    if state.repeat.call == fingerprint(call) and state.repeat.count >= state.limits.repeat_refused - 1:
+        text = f"Not executed: this call gave the same result {state.repeat.count} times in a row."
+        return result_of(call, "skipped", text, suggestion="Try something else, or answer with what you know.")
+    return None
