@@ -124,7 +124,8 @@ TOOLS = {
     "hold": tool(name="hold", effect="read", timeout=60)(holds),
     "hold_once": tool(name="hold_once", effect="unsafe", timeout=60, probe=held)(holds),
 }
-AGENTS = {name: Agent(name, f"bench:{name}", tools=[one], limits=Limits(steps=100_000)) for name, one in TOOLS.items()}
+UNLIMITED = Limits(steps=100_000, input_tokens=None, output_tokens=None, wall_time=None)
+AGENTS = {name: Agent(name, f"bench:{name}", tools=[one], limits=UNLIMITED) for name, one in TOOLS.items()}
 
 
 class OnPerdure:

@@ -29,6 +29,7 @@ from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlre
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents import Agent, Task
+from perdure.budgets import Additions, exhausted, turns_left
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
@@ -342,14 +343,15 @@ class RunHandle:
             else:
                 return
 
-    async def resume(self, *, add_steps: int = 0) -> RunHandle:
+    async def resume(self, more: Additions | None = None, *, add_steps: int = 0) -> RunHandle:
         """Start a closed run again under the same id, from where it stopped. Nothing done is done again.
 
         Args:
-            add_steps: Raises the limit of steps. A run that used up its steps needs more than 0.
+            more: Raises its limits: a run that has used up one of them needs more of it.
+            add_steps: Short for `Additions(steps=…)`.
 
         Raises:
-            PerdureError: If the run is open, or `completed`, or needs more steps.
+            PerdureError: If the run is open, or `completed`, or needs more of something.
             RunNotFound: If there is no such run.
         """
         described = await self._describe()
@@ -359,10 +361,10 @@ class RunHandle:
         assert state is not None  # noqa: S101 - a history begins with the start
         if state.outcome and state.outcome.status == "completed":
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
-        carried = carried_on(state, add_steps=add_steps)
-        if carried.steps >= carried.limits.steps:
+        carried = carried_on(state, more or Additions(steps=add_steps))
+        if not turns_left(carried):
             raise PerdureError(
-                f"Run {self.id} has used its {state.limits.steps} steps; resume it with more (add_steps)."
+                f"Run {self.id}: {exhausted(carried).reason} Resume it with more, such as --add-steps 5."
             )
         request = RunRequest(
             spec=state.spec,

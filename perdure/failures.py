@@ -7,8 +7,9 @@ from datetime import datetime
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 
-from perdure import outcomes
+from perdure import budgets, outcomes, turns
 from perdure import state as states
+from perdure.messages import Usage
 from perdure.policies import ToolSpec
 
 _KNOWN = {"NotFoundError", "ToolError"}
@@ -21,6 +22,8 @@ def explain(error: BaseException) -> str:
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type == TimeoutType.HEARTBEAT:
             return "The worker that executed it was lost."
+        if cause.type == TimeoutType.SCHEDULE_TO_CLOSE:
+            return "The time of the run was up before it ended."
         return "It did not end in time."
     if isinstance(cause, CancelledError):
         return "It was cancelled."
@@ -35,13 +38,21 @@ def error_type(error: BaseException) -> str:
     if isinstance(cause, ApplicationError):
         return cause.type or "error"
     if isinstance(cause, exceptions.TimeoutError):
-        return "timeout"
+        return turns.BUDGET if cause.type == TimeoutType.SCHEDULE_TO_CLOSE else "timeout"
     return "cancelled" if isinstance(cause, CancelledError) else "error"
 
 
 def _may_have_begun(call: states.CallState, tool: ToolSpec) -> bool:
     """Return whether a cancelled call may have had an effect: our wrapper reports, except between two attempts."""
     return bool(tool.remote) or call.again or tool.tries > 1
+
+
+def fold_model_failure(state: states.RunState, error: BaseException) -> None:
+    """Take the final failure of a model call into the state, with the tokens that it has cost."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, ApplicationError) and cause.details:
+        budgets.waste(state, Usage.model_validate(cause.details[0]))
+    turns.fail(state, error_type(error), explain(error))
 
 
 def fold_failure(

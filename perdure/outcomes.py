@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
+from perdure import budgets
 from perdure.messages import (
     JSON,
     CallRecord,
@@ -109,6 +110,7 @@ def start(state: RunState, call: CallState) -> None:
     if call.order is None:
         state.started += 1
         call.order = state.started
+        state.executed[call.call.name] = state.executed.get(call.call.name, 0) + 1
     call.status = CallStatus.RUNNING
 
 
@@ -199,11 +201,6 @@ def fold_cancelled(state: RunState, call: CallState) -> None:
 # -- the end -----------------------------------------------------------------------------------------------
 
 
-def fail(state: RunState, failure: str, reason: str) -> None:
-    """End the run as `failed`."""
-    state.outcome = Outcome(status="failed", reason=reason, failure=failure)
-
-
 def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunResult:
     """Return what the run gave so far."""
     return RunResult(
@@ -214,6 +211,7 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         usage=state.usage,
         steps=state.steps,
         duration=duration,
+        cost_usd=budgets.cost(state),
         reason=outcome.reason,
         failure=outcome.failure,
     )

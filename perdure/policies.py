@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -39,6 +40,13 @@ class Limits(Data):
 
     Attributes:
         steps: Model turns, the closing one included. Default 15.
+        input_tokens: Of all model calls, cached ones included. Default 400,000; None: no limit, as for the next three.
+        output_tokens: Of all model calls, reasoning included. Default 40,000.
+        usd: What all model calls may cost. Default None. Needs a model whose price is known (`ModelSettings.price`).
+        wall_time: From the start on, without the time spent waiting for people. Default 10 min.
+        calls_per_tool: Calls of a tool, by its name: further ones are refused, and the model is told. Default none.
+        on_exhausted: `end` takes one last turn without tools and ends `budget_exhausted`; `ask` pauses the run
+            before that turn, until a person resumes it with more. Default `end`.
         calls_per_turn: Further calls of the same turn are skipped, and the model is told. Default 32.
         parallel_reads: `read` calls under way at once. Default 8.
         malformed_turns: So many unusable replies in a row end the run. Default 3.
@@ -47,11 +55,25 @@ class Limits(Data):
     """
 
     steps: int = Field(default=15, ge=1)
+    input_tokens: int | None = Field(default=400_000, ge=1)
+    output_tokens: int | None = Field(default=40_000, ge=1)
+    usd: Decimal | None = Field(default=None, gt=0)
+    wall_time: timedelta | None = Field(default=timedelta(minutes=10), gt=timedelta())
+    calls_per_tool: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    on_exhausted: Literal["end", "ask"] = "end"
     calls_per_turn: int = Field(default=32, ge=1)
     parallel_reads: int = Field(default=8, ge=1)
     malformed_turns: int = Field(default=3, ge=1)
     repeat_told: int = Field(default=3, ge=2)
     repeat_refused: int = Field(default=5, ge=3)
+
+
+class Price(Data):
+    """What a model costs, in USD per million tokens; `cached` input tokens cost as `input` where None."""
+
+    input: Decimal = Field(ge=0)
+    output: Decimal = Field(ge=0)
+    cached: Decimal | None = Field(default=None, ge=0)
 
 
 class ModelSettings(Data):
@@ -64,6 +86,7 @@ class ModelSettings(Data):
         max_output_tokens: Limit of one reply.
         timeout: Of one call, whole. Default 10 min.
         attempts: Tries of one call on transient errors. Default 3.
+        price: Beats the price table; for a server of your own. Default None: the table's.
         extra_body: Merged into the request's body.
         base_url: Overrides the provider's address (`OPENAI_BASE_URL` otherwise).
         api_key_env: Name of the environment variable on the worker that holds the key.
@@ -78,6 +101,7 @@ class ModelSettings(Data):
     max_output_tokens: int | None = Field(default=None, ge=1)
     timeout: timedelta = timedelta(minutes=10)
     attempts: int = Field(default=3, ge=1)
+    price: Price | None = None
     extra_body: dict[str, JSON] = Field(default_factory=dict)
     base_url: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
@@ -133,10 +157,15 @@ class ToolSpec(Data):
 
 
 class AgentSpec(Data):
-    """An agent as data: what a run started with, whatever is deployed later."""
+    """An agent as data: what a run started with, whatever is deployed later.
+
+    Attributes:
+        fallbacks: Models asked in this order where `model` is down. Default none.
+    """
 
     name: str
     model: str
+    fallbacks: list[str] = Field(default_factory=list)
     settings: ModelSettings = ModelSettings()
     instructions: str = ""
     tools: list[ToolSpec] = Field(default_factory=list[ToolSpec])

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Literal
 
 from perdure.messages import AssistantMessage, Data, Problem, ToolResult, Usage
 
 
 class ModelTurn(Data):
-    """A model's reply, parsed, validated, judged and counted by the activity that got it."""
+    """A model's reply, parsed, validated, judged and counted by the activity that got it.
+
+    Attributes:
+        finish: `interrupted` where a person's message came between: the reply is dropped.
+        usage: Of the attempt that gave this reply.
+        wasted: Of the attempts before it that failed half-way.
+        cost_usd: Of both. None where a price is not known.
+        model: Which one answered.
+        fallback: Why the agent's first model did not, for a person; "" where it did.
+    """
 
     message: AssistantMessage
-    finish: Literal["stop", "calls", "length", "filtered", "refusal"] = "stop"
+    finish: Literal["stop", "calls", "length", "filtered", "refusal", "interrupted"] = "stop"
     usage: Usage = Usage()
+    wasted: Usage = Usage()
+    cost_usd: Decimal | None = None
     model: str = ""
+    fallback: str = ""
 
 
 class ToolReport(Data):

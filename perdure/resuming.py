@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perdure.budgets import Additions
 from perdure.messages import UserMessage
 from perdure.outcomes import doubt
 from perdure.state import CallStatus, Doubt, RunState
@@ -9,13 +10,12 @@ from perdure.state import CallStatus, Doubt, RunState
 GO_ON = "The limit was raised: tools can be called again. Go on where you stopped."
 
 
-def carried_on(state: RunState, *, add_steps: int) -> RunState:
-    """Return the state from which a closed run is resumed: same transcript, no outcome, more steps.
+def carried_on(state: RunState, more: Additions) -> RunState:
+    """Return the state from which a closed run is resumed: same transcript, no outcome, higher limits.
 
     A call that was under way when the run ended is in doubt, or starts again if it only reads.
     """
-    limits = state.limits.model_copy(update={"steps": state.limits.steps + add_steps})
-    changed = {"limits": limits, "outcome": None, "closing": False, "malformed": 0}
+    changed = {"limits": more.to(state.limits), "outcome": None, "closing": False, "malformed": 0}
     resumed = state.model_copy(deep=True, update=changed)
     if state.closing:
         resumed.messages.append(UserMessage(role="user", content=GO_ON, source="runtime"))

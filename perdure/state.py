@@ -6,7 +6,8 @@ outcomes again with the same functions, which is why what `show` prints can't di
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -119,6 +120,12 @@ class RunState(BaseModel):
     malformed: int = 0
     repeat: Repeat = Repeat()
     usage: Usage = Usage()
+    last: Usage = Usage()  # of the last turn: what the next one will need at least
+    cost: Decimal = Decimal(0)
+    last_cost: Decimal = Decimal(0)
+    unpriced: bool = False  # some turn's price is not known, and neither is the sum
+    ran: timedelta = timedelta()  # up to the last model call, without the time spent waiting for people
+    executed: dict[str, int] = Field(default_factory=dict)  # calls started, by tool
     closing: bool = False
     outcome: Outcome | None = None
     taken: list[str] = Field(default_factory=list)  # ids of the decisions and settlements that took

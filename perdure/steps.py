@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from perdure.budgets import exhausted, turns_left
 from perdure.messages import OpenStatus
 from perdure.state import CallState, CallStatus, Outcome, RunState
-from perdure.turns import exhausted
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ Step = CallModel | CallTools | Probe | Wait | Finish
 def next_step(state: RunState) -> Step:
     """Return what to do next. Pure and total.
 
-    Never returns `CallModel` while a call lacks its result, nor past the limit of steps.
+    Never returns `CallModel` while a call lacks its result, nor past a limit of the run.
     """
     for call in state.calls:
         if call.status is CallStatus.DOUBTED:
@@ -64,7 +64,7 @@ def next_step(state: RunState) -> Step:
         unsettled = any(call.status in UNSETTLED for call in state.calls)
         return Wait(open_status(state)) if unsettled else Finish(state.outcome)
     if not state.calls:
-        left = state.limits.steps - state.steps
+        left = turns_left(state)
         return Finish(exhausted(state)) if left <= 0 else CallModel(answer_only=left == 1)
     ready = startable(state)
     return CallTools(ready) if ready else Wait(open_status(state))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from perdure import budgets
 from perdure.messages import ToolCall, ToolResult, UserMessage, content_hash
 from perdure.outcomes import close_call, fingerprint, fold_if_all_closed, result_of
 from perdure.reports import ModelTurn
@@ -14,7 +15,7 @@ CUT_OFF = "Your last reply was cut off by the length limit and could not be used
 EMPTY = "Your last reply was empty. Answer the user, or call a tool."
 REFUSED = "Your last reply was withheld or declined. Say plainly what you can't do, and what you can do instead."
 CLOSING = (
-    "The limit of steps is reached: no tool can be called any more. Answer now with what you know, and say what "
+    "The limit of this run is reached: no tool can be called any more. Answer now with what you know, and say what "
     "is left undone."
 )
 
@@ -29,7 +30,9 @@ def close_soon(state: RunState) -> None:
 def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     """Take a model's reply into the state: its calls, or the answer, or what was wrong with it."""
     state.steps += 1
-    state.usage += turn.usage
+    budgets.spend(state, turn)
+    if turn.finish == "interrupted":
+        return
     message = turn.message
     state.messages.append(message)
     state.text = message.text or state.text
@@ -50,18 +53,26 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
 
 def _answered(state: RunState) -> Outcome:
     if state.closing and state.spec.tools:
-        return exhausted(state)
+        return budgets.exhausted(state)
     return Outcome(status="completed")
 
 
-def exhausted(state: RunState) -> Outcome:
-    """Return the outcome of a run that has used up its steps."""
-    limit = f"{state.limits.steps} step{'' if state.limits.steps == 1 else 's'}"
-    return Outcome(status="budget_exhausted", reason=f"The limit of {limit} is reached.")
+BUDGET = "budget"
+"""The type of a model call's failure that means: what the run may spend does not allow it."""
+
+
+def fail(state: RunState, failure: str, reason: str) -> None:
+    """End the run as `failed`, or as `budget_exhausted` where that is why its model was not asked."""
+    if failure == BUDGET:
+        state.outcome = Outcome(status="budget_exhausted", reason=reason)
+    else:
+        state.outcome = Outcome(status="failed", reason=reason, failure=failure)
 
 
 def _open_calls(state: RunState, calls: Iterable[ToolCall], now: datetime) -> None:
-    state.calls = [_opened(state, call, index, now) for index, call in enumerate(calls)]
+    state.calls = []
+    for index, call in enumerate(calls):
+        state.calls.append(_opened(state, call, index, now))
     fold_if_all_closed(state)
 
 
@@ -125,11 +136,21 @@ def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:
         text = f"{problem.message} Nothing was executed."
         return result_of(call, "error", text, error_type=problem.error_type, suggestion=problem.suggestion)
     if state.closing:
-        return result_of(call, "skipped", "Not executed: the limit of steps is reached.")
+        return result_of(call, "skipped", "Not executed: the limit of this run is reached.")
     limit = state.limits.calls_per_turn
     if index >= limit:
         return result_of(call, "skipped", f"Not executed: at most {limit} calls are allowed in one turn.")
+    most = state.limits.calls_per_tool.get(call.call.name)
+    if most is not None and _called(state, call.call.name) >= most:
+        text = f"Not executed: at most {most} calls of {call.call.name} are allowed in one run."
+        return result_of(call, "skipped", text, suggestion="Go on without it, or answer with what you know.")
     if state.repeat.call == fingerprint(call) and state.repeat.count >= state.limits.repeat_refused - 1:
         text = f"Not executed: this call gave the same result {state.repeat.count} times in a row."
         return result_of(call, "skipped", text, suggestion="Try something else, or answer with what you know.")
     return None
+
+
+def _called(state: RunState, tool: str) -> int:
+    """Return how often `tool` has been started, or is about to be in this turn."""
+    soon = sum(call.call.name == tool and call.order is None for call in state.open_calls)
+    return state.executed.get(tool, 0) + soon

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from pydantic import Field
 
+from perdure.budgets import Allowance
 from perdure.messages import JSON, Content, Data, Message
 from perdure.policies import AgentSpec, Effect, Limits
 from perdure.state import RunState, begin
@@ -66,6 +67,8 @@ class ModelInput(Data):
         head: Chained hash over all of them.
         base: Chained hash of the conversation at the last call, `base_length` messages long.
         new: Content hashes of the messages since, oldest first.
+        allowance: What the call may spend.
+        ran: How long the run has gone on, without the time spent waiting for people.
     """
 
     agent: str
@@ -77,6 +80,8 @@ class ModelInput(Data):
     base_length: int = 0
     new: list[str] = Field(default_factory=list)
     answer_only: bool = False
+    allowance: Allowance = Allowance()
+    ran: timedelta = timedelta()
 
 
 class Page(Data):

@@ -12,10 +12,10 @@ from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from perdure import approvals, outcomes, turns
+from perdure import approvals, budgets, outcomes, turns
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
-from perdure.failures import error_type, explain, fold_failure
+from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Decision, Message, OpenStatus, Receipt, RunResult, Settlement, content_hash
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
@@ -64,6 +64,7 @@ class AgentWorkflow:
         self._tasks: set[asyncio.Task[None]] = set()
         self._defect: Exception | None = None
         self._now = workflow.now()
+        self._clock = budgets.Clock(self.state.ran, self._now)
         workflow.register_random_seed_callback(self._on_reset)
         if info.run_id != info.original_execution_run_id and info.get_current_history_length() > _UNTOUCHED:
             self._on_reset(workflow.random_seed())  # to its very beginning: the seed may have come before this object
@@ -89,6 +90,7 @@ class AgentWorkflow:
                 raise asyncio.CancelledError
             if self._defect:
                 raise self._defect
+            self.state.ran = self._clock.tick(workflow.now())
             step = next_step(self.state)
             self._show(step)
             match step:
@@ -123,13 +125,15 @@ class AgentWorkflow:
             base_length=base,
             new=self._chain.contents[base:],
             answer_only=answer_only,
+            allowance=budgets.allowance(self.state),
+            ran=self.state.ran,
         )
         try:
             turn = await calls.model(request, self.state.spec, self.request.heartbeat)
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise asyncio.CancelledError from error
-            outcomes.fail(self.state, error_type(error), explain(error))
+            fold_model_failure(self.state, error)
             return
         self._sent = length
         turns.fold_turn(self.state, turn, workflow.now())
@@ -235,6 +239,7 @@ class AgentWorkflow:
     def _show(self, step: Step) -> None:
         self._now = workflow.now()
         status: OpenStatus = step.status if isinstance(step, Wait) else "running"
+        self._clock.waits = status != "running"
         match step:
             case CallModel():
                 self.phase = Phase.GENERATING

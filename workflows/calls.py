@@ -24,12 +24,14 @@ _FOREVER = RetryPolicy(initial_interval=timedelta(seconds=0.5), backoff_coeffici
 
 
 async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> ModelTurn:
-    """Call the model. A lost worker uses up no try; a final failure carries the provider's words."""
+    """Call the model. A lost worker uses up no try, but the run's time; a final failure has the provider's words."""
+    seconds = request.allowance.seconds
     handle = workflow.start_activity(
         MODEL,
         request,
         activity_id=f"{request.step}",
         result_type=ModelTurn,
+        schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds),
         start_to_close_timeout=spec.settings.timeout + _SLACK,
         heartbeat_timeout=heartbeat,
         retry_policy=_FOREVER,

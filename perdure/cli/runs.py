@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from perdure.budgets import Additions
 from perdure.cli import session
 from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, paint, safe, say
 
@@ -72,14 +75,26 @@ def run(
 
 def resume(
     run_id: RunId,
+    *,
     add_steps: Annotated[int, typer.Option(min=0, help="Raise the limit of model turns by so many.")] = 0,
+    add_usd: Annotated[float, typer.Option(min=0, help="Raise the limit of cost by so many US dollars.")] = 0,
+    add_input_tokens: Annotated[int, typer.Option(min=0, help="Raise the limit of tokens sent.")] = 0,
+    add_output_tokens: Annotated[int, typer.Option(min=0, help="Raise the limit of tokens received.")] = 0,
+    add_minutes: Annotated[float, typer.Option(min=0, help="Raise the limit of time.")] = 0,
     detach: Detach = False,
     no_wait: NoWait = False,
     as_json: AsJSON = False,
 ) -> int:
-    """Go on with a run that failed, was cancelled or used up its steps; nothing done is done again."""
+    """Go on with a run that failed, was cancelled or used up its budget; nothing done is done again."""
     settings = session.settings()
-    handle = session.finish(_resume(settings, run_id, add_steps))
+    more = Additions(
+        steps=add_steps,
+        usd=Decimal(str(add_usd)),
+        input_tokens=add_input_tokens,
+        output_tokens=add_output_tokens,
+        wall_time=timedelta(minutes=add_minutes),
+    )
+    handle = session.finish(_resume(settings, run_id, more))
     if detach:
         emit({"run_id": run_id}) if as_json else data(run_id)
         return DONE
@@ -154,9 +169,9 @@ def _before(handle: RunHandle) -> str:
     return "" if handle.same_task else ", for another task"
 
 
-async def _resume(settings: Settings, run_id: str, add_steps: int) -> RunHandle:
+async def _resume(settings: Settings, run_id: str, more: Additions) -> RunHandle:
     client = await session.connect(settings)
-    return await client.handle(run_id).resume(add_steps=add_steps)
+    return await client.handle(run_id).resume(more)
 
 
 def _follow(settings: Settings, run: RunHandle, *, file: str | None = None, no_wait: bool, as_json: bool) -> int:

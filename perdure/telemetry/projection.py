@@ -20,7 +20,7 @@ from temporalio.converter import DataConverter
 
 from perdure import events as ev
 from perdure import outcomes, turns
-from perdure.failures import error_type, explain, fold_failure
+from perdure.failures import error_type, explain, fold_failure, fold_model_failure
 from perdure.messages import RunResult, RunStatus, content_hash
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport
 from perdure.results import report_of_value
@@ -174,6 +174,7 @@ class Projection(People):
         state = self._require()
         if kind == MODEL:
             request = await self._decode(attributes.input.payloads, ModelInput)
+            state.ran = request.ran
             if request.answer_only:
                 turns.close_soon(state)
             model, last = state.spec.model, request.answer_only
@@ -242,6 +243,7 @@ class Projection(People):
     def _fold_failure(self, activity: _Activity, error: BaseException) -> None:
         state = self._require()
         if activity.kind == MODEL:
+            fold_model_failure(state, error)
             self._tell(ev.ModelFailed, type="model_failed", error_type=error_type(error), message=explain(error))
         elif activity.kind not in (PROBE, JUDGE) and (call := state.find(activity.id)):
             tool = state.spec.tool(call.call.name)

@@ -258,6 +258,9 @@ def assert_same(own: RunState, told: RunState) -> None:
     }
 
 
+TIMES = ("asked_at", "at", "believed_from", "ran")
+
+
 def untimed(value: Any) -> Any:
     """Return data without times: of an event, the workflow sees when it got it, the history when it happened."""
     if isinstance(value, RunState):
@@ -268,7 +271,7 @@ def untimed(value: Any) -> Any:
     if isinstance(value, list):
         return [untimed(item) for item in value]
     if isinstance(value, dict):
-        kept = {key: untimed(item) for key, item in value.items() if key not in ("asked_at", "at", "believed_from")}
+        kept = {key: untimed(item) for key, item in value.items() if key not in TIMES}
         due = kept.get("status") == "probing"  # while a probe is put off, the history has not heard of it yet
         return {**kept, "status": "doubted"} if due else kept
     return value

@@ -9,7 +9,7 @@ from perdure.messages import ToolMessage
 from perdure.policies import Limits
 from perdure.tools import tool
 
-ROOM = Limits(steps=1_000)
+ROOM = Limits(steps=1_000, input_tokens=None, output_tokens=None)
 
 
 def words(seed: str, length: int = 900) -> str:

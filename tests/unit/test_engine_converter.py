@@ -30,7 +30,7 @@ from perdure.messages import (
     Usage,
     UserMessage,
 )
-from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Remote, ToolSpec
+from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Price, Remote, ToolSpec
 
 PROBLEM = Problem(error_type="invalid_json", message="line 1", suggestion="quote it")
 CALL = ToolCall(id="c1", name="look", arguments={"a": None, "b": [0, "", {"c": False}]}, problem=PROBLEM, ask="costly")
@@ -74,6 +74,8 @@ SAMPLES: list[Data] = [
     DecisionRecord(by="ann", via="signal", at=datetime(2026, 1, 2, tzinfo=UTC), approve=True),
     Approval(default="always", tools={"look": "never"}, expires=timedelta(hours=1)),
     Limits(steps=3),
+    Limits(usd=Decimal("0.5"), input_tokens=None, wall_time=timedelta(hours=1), calls_per_tool={"look": 2}),
+    Price(input=Decimal("1.25"), output=Decimal(10)),
     ModelSettings(temperature=0.0, extra_body={"x": None}),
     REMOTE,
     TOOL,
@@ -94,6 +96,12 @@ DEFAULTS: dict[type[Data], dict[str, Any]] = {
     },
     Limits: {
         "steps": 15,
+        "input_tokens": 400_000,
+        "output_tokens": 40_000,
+        "usd": None,
+        "wall_time": timedelta(minutes=10),
+        "calls_per_tool": {},
+        "on_exhausted": "end",
         "calls_per_turn": 32,
         "parallel_reads": 8,
         "malformed_turns": 3,

@@ -14,6 +14,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter
 
 from perdure import approvals
+from perdure.budgets import Additions
 from perdure.engine.converter import PayloadConverter, data_converter
 from perdure.messages import (
     AssistantMessage,
@@ -300,7 +301,7 @@ async def test_resumed_run_goes_on_where_it_stopped_and_tells_nothing_twice():
         fold_turn(closed, ModelTurn(message=message), NOW)
         if call == "look":
             finish(closed)
-    await history.start(carried=carried_on(closed, add_steps=3))
+    await history.start(carried=carried_on(closed, Additions(steps=3)))
     assert [event.type for event in history.told()] == ["run_started", "approval_requested"]
     assert history.told()[0].resumed
     assert history.state.execution == "e" * 12

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.approvals import apply_decision, apply_settlement, check, expire
+from perdure.budgets import Additions
 from perdure.messages import AssistantMessage, Decision, Problem, Settlement, ToolCall, ToolMessage, ToolResult, Usage
-from perdure.outcomes import fail, fold_cancelled, fold_probe, fold_report, lost, result_of, start
+from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
 from perdure.reports import ModelTurn, ProbeReport, ToolReport
 from perdure.resuming import carried_on
 from perdure.state import CallState, CallStatus, RunState, begin
 from perdure.steps import CallModel, CallTools, Finish, Probe, Wait, next_step
-from perdure.turns import close_soon, fold_turn
+from perdure.turns import close_soon, fail, fold_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOOLS = [
@@ -28,12 +30,12 @@ TOOLS = [
 EFFECTS: dict[str, Effect] = {tool.name: tool.effect for tool in TOOLS}
 
 
-def a_run(*, on_denial: str = "continue", **limits: int) -> RunState:
+def a_run(*, on_denial: str = "continue", **limits: Any) -> RunState:
     spec = AgentSpec(
         name="a",
         model="scripted:x",
         tools=TOOLS,
-        limits=Limits(**limits),
+        limits=Limits.model_validate(limits),
         approval=Approval.model_validate({"on_denial": on_denial}),
     )
     return begin("run", spec, "go", None, "e")
@@ -374,7 +376,7 @@ def test_a_run_that_is_cut_anywhere_can_be_resumed_to_its_end(data: st.DataObjec
     for turn in range(200):
         if turn == cut:
             fail(state, "ended", "from outside")
-            state = RunState.model_validate_json(carried_on(state, add_steps=2).model_dump_json())
+            state = RunState.model_validate_json(carried_on(state, Additions(steps=2)).model_dump_json())
         step = next_step(state)
         match step:
             case CallModel(answer_only):

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from perdure.budgets import Additions
 from perdure.engine.converter import data_converter
 from perdure.messages import AssistantMessage, ToolCall, UserMessage, content_hash
 from perdure.policies import AgentSpec, Limits, ToolSpec
@@ -57,7 +58,7 @@ def test_run_begins_with_its_input_and_the_agents_limits_unless_the_task_has_its
 
 def test_resumed_run_goes_on_with_keys_of_its_own_and_leaves_the_carried_state_alone():
     closed = begin("run", SPEC, "go", None, "old")
-    carried = carried_on(closed, add_steps=2)
+    carried = carried_on(closed, Additions(steps=2))
     state = opening_state(RunRequest(spec=SPEC, carried=carried), "run", "new-execution")
     assert (state.execution, carried.execution) == ("ew-execution", "old")
     state.messages.clear()

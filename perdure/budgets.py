@@ -1,0 +1,129 @@
+"""What a run may still spend, by every limit that it has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from pydantic import Field
+
+from perdure.messages import Data, Usage
+from perdure.policies import Limits
+from perdure.reports import ModelTurn
+from perdure.state import Outcome, RunState
+
+
+class Allowance(Data):
+    """What one model call may spend: what is left of the run's budget. None: no limit."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    usd: Decimal | None = None
+    seconds: float | None = None
+
+
+class Additions(Data):
+    """What a person adds to a run's limits. A limit that is None stays so."""
+
+    steps: int = Field(default=0, ge=0)
+    input_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+    usd: Decimal = Field(default=Decimal(0), ge=0)
+    wall_time: timedelta = Field(default=timedelta(), ge=timedelta())
+
+    def to(self, limits: Limits) -> Limits:
+        """Return `limits`, raised."""
+        raised = {
+            name: getattr(limits, name) + getattr(self, name)
+            for name in type(self).model_fields
+            if getattr(limits, name) is not None
+        }
+        return limits.model_copy(update=raised)
+
+
+def spend(state: RunState, turn: ModelTurn) -> None:
+    """Count what a turn has cost, its failed attempts included."""
+    waste(state, turn.wasted)
+    state.usage += turn.usage
+    state.last = turn.usage
+    if turn.cost_usd is None:
+        state.unpriced = True
+    else:
+        state.cost += turn.cost_usd
+        state.last_cost = turn.cost_usd
+
+
+def waste(state: RunState, usage: Usage) -> None:
+    """Count tokens that gave nothing."""
+    state.usage += usage
+
+
+def cost(state: RunState) -> Decimal | None:
+    """Return what the run has cost so far in USD; None where that is not known."""
+    return None if state.unpriced else state.cost
+
+
+def allowance(state: RunState) -> Allowance:
+    """Return what the next model call may spend."""
+    limits, used = state.limits, state.usage
+    return Allowance(
+        input_tokens=None if limits.input_tokens is None else max(limits.input_tokens - used.input_tokens, 0),
+        output_tokens=None if limits.output_tokens is None else max(limits.output_tokens - used.output_tokens, 0),
+        usd=None if limits.usd is None else max(limits.usd - state.cost, Decimal(0)),
+        seconds=None if limits.wall_time is None else max((limits.wall_time - state.ran).total_seconds(), 0.0),
+    )
+
+
+def turns_left(state: RunState) -> int:
+    """Return how many more turns the run can afford, at least where it is 0 or 1, by its scarcest limit."""
+    return _scarcest(state)[0]
+
+
+def exhausted(state: RunState) -> Outcome:
+    """Return the outcome of a run that has used up one of its limits, and says which."""
+    return Outcome(status="budget_exhausted", reason=f"The limit of {_scarcest(state)[1]} is reached.")
+
+
+def _scarcest(state: RunState) -> tuple[int, str]:
+    return min(_turns(state), key=lambda each: each[0])
+
+
+def _turns(state: RunState) -> Iterator[tuple[int, str]]:
+    """Yield how many turns each limit still allows, and its name. A turn needs at least what the last one did."""
+    limits, left = state.limits, allowance(state)
+    yield limits.steps - state.steps, f"{limits.steps} step{'' if limits.steps == 1 else 's'}"
+    if left.input_tokens is not None:
+        next_input = max(state.last.input_tokens + state.last.output_tokens, 1)
+        yield left.input_tokens // next_input, f"{limits.input_tokens:,} input tokens"
+    if left.output_tokens is not None:
+        yield _few(left.output_tokens, max(state.last.output_tokens, 1)), f"{limits.output_tokens:,} output tokens"
+    if left.usd is not None:
+        yield _few(left.usd, state.last_cost), f"{limits.usd} USD"
+    if left.seconds is not None and limits.wall_time is not None:
+        yield _few(left.seconds, limits.wall_time.total_seconds() / 10), f"{limits.wall_time} of time"
+
+
+def _few(left: float | Decimal, turn: float | Decimal) -> int:
+    """Return 0 where nothing is left, 1 where it is no more than two turns need, else 2."""
+    return 0 if left <= 0 else 1 if left <= 2 * turn else 2
+
+
+class Clock:
+    """How long a run has gone on, without the time spent waiting for people.
+
+    Attributes:
+        waits: Whether it waits for a person from now on, up to the next `tick`.
+    """
+
+    def __init__(self, ran: timedelta, now: datetime) -> None:
+        self.waits = False
+        self._ran = ran
+        self._since = now
+
+    def tick(self, now: datetime) -> timedelta:
+        """Return how long it has gone on."""
+        if not self.waits:
+            self._ran += now - self._since
+        self._since = now
+        return self._ran
