@@ -1,18 +1,25 @@
-"""The engine's client, whose core is not Python: where it logs, and how often workers say that they live."""
+"""The engine's client, whose core is not Python: where it logs, how often workers say that they live, and its end."""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
+import time
 from datetime import timedelta
 
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 
 HEARTBEAT = timedelta(seconds=5)
 """How often a worker says that it lives."""
+REST, PATIENCE = 0.01, 1
+"""Seconds without work after which the core counts as done when the program ends, and how long that is waited for."""
 
 
 def prepare() -> None:
     """Have the core log to the logger `temporalio.core`, not to stdout. A runtime that the program has set is kept."""
+    atexit.unregister(_settle)
+    atexit.register(_settle)
     try:
         Runtime.prevent_default()  # type: ignore[no-untyped-call] # raises where there is one already; it does not hinder setting one
     except RuntimeError:
@@ -21,3 +28,18 @@ def prepare() -> None:
     names = {"append_target_to_name": False, "prepend_target_on_message": False}
     forwarded = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=LogForwardingConfig(logger, **names))
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=forwarded), worker_heartbeat_interval=HEARTBEAT))
+
+
+def _settle() -> None:
+    """Let the core's threads come to rest before the interpreter goes: one that calls into it then crashes or hangs.
+
+    Calls that were left under way have just been cancelled, and their threads are about to say so.
+    """
+    # Taking the runtime apart waits for its threads, and for ever for one that hangs: it is never taken apart.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(Runtime.default()))
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        used = time.process_time()
+        time.sleep(REST)
+        if time.process_time() - used < REST / 10:
+            return

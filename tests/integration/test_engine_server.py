@@ -186,6 +186,7 @@ def test_it_ends_with_the_process_that_started_it(settings, number):
         pid = started(process)
         assert alive(pid)
         process.send_signal(number)
+        assert process.wait(30) == -number
         wait_till_gone(settings)
         assert not alive(pid)
         assert not record_path(settings.folder).exists()

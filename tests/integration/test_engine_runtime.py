@@ -1,4 +1,4 @@
-"""What the engine's client does beside its work: where it logs."""
+"""What the engine's client does beside its work: where it logs, and how it ends."""
 
 import subprocess
 import sys
@@ -11,7 +11,6 @@ from tests.conftest import environment
 
 FAULTY = """
 import asyncio
-import os
 
 from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
@@ -37,7 +36,22 @@ async def main() -> None:
 
 
 asyncio.run(main())
-os._exit(0)  # as the command line does: the core may crash an interpreter that leaves with a call under way
+"""
+
+LEFT = """
+import asyncio
+
+from perdure import Client
+
+
+async def main() -> list[asyncio.Task]:
+    client = (await Client.connect()).temporal
+    return [asyncio.ensure_future(client.count_workflows()) for _ in range(150)]
+
+
+loop = asyncio.new_event_loop()
+under_way = loop.run_until_complete(main())
+loop.run_until_complete(asyncio.sleep(0))
 """
 
 
@@ -46,6 +60,13 @@ def test_what_the_core_logs_goes_to_pythons_logging_not_to_stdout(engine: Settin
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == ""
     assert "Failing workflow task" in done.stderr
+
+
+def test_a_program_that_leaves_calls_under_way_ends_as_any_other(engine: Settings):
+    command, env = [sys.executable, "-c", LEFT], environment(engine.folder)
+    programs = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE) for _ in range(3)]
+    ends = [(program.communicate(timeout=60)[1].decode(), program.returncode) for program in programs]
+    assert [code for _, code in ends] == [0] * 3, ends
 
 
 def test_a_runtime_that_the_program_has_set_is_kept():
