@@ -32,6 +32,8 @@ from perdure.settings import Settings
 NAMESPACE = "default"
 BOOT = 30
 """Seconds that a server gets until it answers; usually it needs 0.2."""
+LAUNCHES = 3
+"""How often it is launched where another process is quicker to take its ports."""
 DEATHS, WINDOW = 5, 30
 """So many deaths within so many seconds, and it is not started again."""
 LOG_LIMIT = 10_000_000
@@ -160,12 +162,9 @@ class DevServer:
                 raise ConnectionFailed(f"Another process holds {folder}, but its server does not answer; end it first.")
             await asyncio.sleep(0.1)
         record_path(folder).unlink(missing_ok=True)  # left over from a crash
-        grpc, ui = _ports(folder)
-        ui_url = f"http://127.0.0.1:{ui_port or ui}"
-        record = DevRecord(address=f"127.0.0.1:{grpc}", ui_url=ui_url, namespace=NAMESPACE, pid=0)
-        server = cls(folder, record, lock)
+        server = cls(folder, _place(folder, ui_port), lock)
         try:
-            await server._launch()
+            await server._boot(ui_port)
         except BaseException:
             await server.aclose()
             raise
@@ -218,6 +217,17 @@ class DevServer:
             with contextlib.suppress(ConnectionFailed):
                 await self._launch()
 
+    async def _boot(self, ui_port: int | None) -> None:
+        """Launch it; again, if another process took one of its ports between the choice and the use."""
+        for left in reversed(range(LAUNCHES)):
+            try:
+                return await self._launch()
+            except ConnectionFailed as error:
+                if not left or "address already in use" not in str(error):
+                    raise
+                self.record = _place(self._folder, ui_port)
+        return None
+
     async def _launch(self) -> None:
         """Start the process, wait till it answers, record it."""
         command = (find_binary(), *self._arguments())
@@ -266,6 +276,13 @@ def _lock(folder: Path) -> IO[bytes] | None:
         return try_lock(folder)
     except OSError as error:
         raise ConnectionFailed(f"The engine's folder {folder} can't be used: {error.strerror}.") from error
+
+
+def _place(folder: Path, ui_port: int | None) -> DevRecord:
+    """Return where a server of `folder` is to listen."""
+    grpc, ui = _ports(folder)
+    ui_url = f"http://127.0.0.1:{ui_port or ui}"
+    return DevRecord(address=f"127.0.0.1:{grpc}", ui_url=ui_url, namespace=NAMESPACE, pid=0)
 
 
 def _ports(folder: Path) -> list[int]:

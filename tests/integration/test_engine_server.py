@@ -148,6 +148,21 @@ async def test_a_server_that_does_not_start_is_one_sentence(settings, monkeypatc
     wait_till_gone(settings)
 
 
+async def test_a_port_that_another_process_was_quicker_to_take_is_given_up_for_another(settings, monkeypatch, tmp_path):
+    rival = tmp_path / "temporal"
+    rival.write_text(
+        f"""#!/bin/sh
+        [ -e {tmp_path}/late ] && exec {engine.find_binary()} "$@"
+        touch {tmp_path}/late
+        echo 'Error: listen tcp 127.0.0.1:7233: bind: address already in use' >&2
+        exit 1"""
+    )
+    rival.chmod(0o755)
+    monkeypatch.setattr(engine, "find_binary", lambda: str(rival))
+    async with await DevServer.start(settings):
+        await connect(settings)
+
+
 async def test_without_the_binary_the_extra_is_named(settings, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
