@@ -27,14 +27,57 @@ _BY_STATUS: dict[int, ModelErrorKind] = {
     413: "context_too_long",
     425: "server",
     429: "rate_limited",
+    498: "overloaded",
     503: "overloaded",
     529: "overloaded",
 }
-_QUOTA = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"})
-_FILTERED = frozenset(
-    {"content_filter", "content_policy_violation", "invalid_prompt", "data_inspection_failed", "responsible_ai_policy"}
+_STATUS_OF_MARK = {
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "rate_limit_reached_error": 429,
+    "too_many_requests": 429,
+    "resource_exhausted": 429,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "request_too_large": 413,
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+}
+"""For errors inside an answer whose status is a success: what the status would have been."""
+
+_QUOTA = frozenset(
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "insufficient_balance",
+        "exceeded_current_quota_error",  # Moonshot
+        "arrearage",  # Alibaba
+        "1113",  # Zhipu
+    }
 )
-_FILTERED_WORDS = re.compile(r"content management policy|content exists risk|flagged as potentially violating")
+_QUOTA_WORDS = re.compile(r"credit balance is too low|insufficient (balance|credits|funds)")
+_FILTERED = frozenset(
+    {
+        "content_filter",
+        "content_policy_violation",
+        "invalid_prompt",
+        "data_inspection_failed",
+        "responsible_ai_policy",
+        "responsibleaipolicyviolation",
+        "1301",  # Zhipu
+    }
+)
+_AUTHENTICATION = frozenset({"invalid_api_key", "authentication_error"})
+_AUTHENTICATION_WORDS = re.compile(r"api key not valid|invalid api key|incorrect api key")
+_MALFORMED = frozenset({"tool_use_failed"})
+"""Groq's word for a reply whose calls it could not read: the next one may be better."""
+_FILTERED_WORDS = re.compile(
+    r"content management policy|content exists risk|flagged as potentially violating|your input was flagged"
+)
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size"
     r"|maximum context length|maximum model length|context window|context size|context length"
@@ -44,13 +87,14 @@ _TOO_LONG = re.compile(
 )
 
 
-def from_exception(error: Exception, *, address: str, key: str = "") -> ModelError:
+def from_exception(error: Exception, *, address: str, key: str = "", begun: bool = False) -> ModelError:
     """Return the `ModelError` for what a client of the openai package raised.
 
     Args:
-        error: An exception of that package, of its HTTP client, or a timeout of our own.
+        error: An exception of that package, or of its HTTP client.
         address: Where the request went, for the text.
         key: The API key, which never shows in the result.
+        begun: Whether a part of the reply had come.
     """
     import httpx2
     import openai
@@ -65,32 +109,30 @@ def from_exception(error: Exception, *, address: str, key: str = "") -> ModelErr
     if isinstance(error, openai.APITimeoutError | TimeoutError | httpx2.TimeoutException):
         return ModelError("timeout", f"{address} did not answer in time.")
     if isinstance(error, openai.APIConnectionError | httpx2.RequestError):
-        return ModelError("connection", scrub(f"The connection to {address} failed: {detail}", key))
+        broke = "broke in the middle of the reply" if begun else "failed"
+        return ModelError("connection", scrub(f"The connection to {address} {broke}: {detail}", key))
     return ModelError("bad_request", scrub(f"The request to {address} could not be made: {detail}", key))
 
 
 def from_answer(status: int, headers: Mapping[str, str], answer: str, *, key: str = "") -> ModelError:
     """Return the `ModelError` for an HTTP answer that is not a success; `answer` may be of any form."""
     body = _json(answer)
-    marks, words = _marks(body), _words(body) or _plain(answer)
+    words = _words(body) or _plain(answer)
     sentence = f"{words} (HTTP {status})" if words else f"HTTP {status}"
-    return ModelError(_kind(status, marks, words.lower()), scrub(sentence, key), retry_after=retry_after(headers))
+    wait = retry_after(headers)
+    wait = _wait_in(body) if wait is None else wait
+    return ModelError(_kind(status, _marks(body), words.lower()), scrub(sentence, key), retry_after=wait)
 
 
 def from_error_body(body: Mapping[str, JSON], *, key: str = "") -> ModelError:
-    """Return the `ModelError` for an error that came with a status of success, as some gateways send it."""
-    error = obj(body.get("error"))
-    code = error.get("code")
-    if isinstance(code, int) and (code in _CLIENT or code in _SERVER):
-        status = code
-    elif code == "rate_limit_exceeded":
-        status = 429
-    else:
-        client = {"invalid_request_error", "invalid_prompt", *_FILTERED} & _marks(body)
-        status = 400 if client or _TOO_LONG.search(_words(body).lower()) else 500
-    return ModelError(
-        _kind(status, _marks(body), _words(body).lower()), scrub(_words(body) or "The provider reports an error.", key)
-    )
+    """Return the `ModelError` for an error that came with a status of success, as in a stream."""
+    code, marks, words = obj(body.get("error")).get("code"), _marks(body), _words(body)
+    status = int(str(code)) if re.fullmatch(r"[45]\d\d", str(code)) else None
+    status = status or next((_STATUS_OF_MARK[mark] for mark in sorted(marks) if mark in _STATUS_OF_MARK), None)
+    if status is None:
+        status = 400 if marks & _FILTERED or _TOO_LONG.search(words.lower()) else 500
+    sentence = scrub(words or "The provider reports an error.", key)
+    return ModelError(_kind(status, marks, words.lower()), sentence, retry_after=_wait_in(body))
 
 
 def not_understood(answer: str, what: str, *, key: str = "") -> ModelError:
@@ -101,12 +143,16 @@ def not_understood(answer: str, what: str, *, key: str = "") -> ModelError:
 
 def _kind(status: int, marks: set[str], words: str) -> ModelErrorKind:
     everything = f"{words} {' '.join(marks)}"
-    if marks & _QUOTA:
+    if marks & _QUOTA or (status in _CLIENT and _QUOTA_WORDS.search(words)):
         return "quota"
     if status in (400, 422, 429, 500) and _TOO_LONG.search(everything):
         return "context_too_long"
     if status in _CLIENT and (marks & _FILTERED or _FILTERED_WORDS.search(words)):
         return "content_filtered"
+    if status in _CLIENT and (marks & _AUTHENTICATION or _AUTHENTICATION_WORDS.search(words)):
+        return "authentication"
+    if marks & _MALFORMED:
+        return "server"
     if "overloaded" in everything and status in (429, *_SERVER):
         return "overloaded"
     return _BY_STATUS.get(status, "server" if status in _SERVER else "bad_request")
@@ -114,16 +160,18 @@ def _kind(status: int, marks: set[str], words: str) -> ModelErrorKind:
 
 def _json(answer: str) -> dict[str, JSON]:
     try:
-        return obj(decode(answer))
+        body = decode(answer)
     except ValueError:
         return {}
+    return obj(next(iter(arr(body)), None)) or obj(body)  # Gemini answers an array of one
 
 
 def _marks(body: Mapping[str, JSON]) -> set[str]:
     """Return the short words for programs in an error body."""
     error = obj(body.get("error")) or body
     inner = obj(error.get("innererror"))
-    return {text(part).lower() for part in (error.get("code"), error.get("type"), inner.get("code"))} - {""}
+    written = (error.get("code"), error.get("type"), error.get("status"), inner.get("code"))
+    return {text(part).lower() for part in written} - {""}
 
 
 def _words(body: Mapping[str, JSON]) -> str:
@@ -134,9 +182,15 @@ def _words(body: Mapping[str, JSON]) -> str:
         or text(error)
         or text(body.get("message"))
         or text(detail)
-        or "; ".join(text(obj(item).get("msg")) for item in arr(detail))
+        or "; ".join(_located(obj(item)) for item in arr(detail))
     )
     return _short(found)
+
+
+def _located(item: Mapping[str, JSON]) -> str:
+    """Return one of FastAPI's complaints, with the field that it is about."""
+    where = ".".join(str(step) for step in arr(item.get("loc"))[1:])
+    return f"{where}: {text(item.get('msg'))}" if where else text(item.get("msg"))
 
 
 def _plain(answer: str) -> str:
@@ -176,6 +230,25 @@ def retry_after(headers: Mapping[str, str]) -> timedelta | None:
     if until is None:
         return None
     return min(max(until - (_date(own.get("date", "")) or datetime.now(UTC)), timedelta()), _LONGEST_WAIT)
+
+
+_SPELT = re.compile(r"(?i)try again in (?:(\d+)h)?(?:(\d+)m(?!s))?(?:([\d.]+)(m?s))?")
+"""OpenAI's spelling: `6ms`, `1.2s`, `1m30s`, `2h5m`."""
+
+
+def _wait_in(body: Mapping[str, JSON]) -> timedelta | None:
+    """Return how long an error body asks to wait: OpenAI's `try again in 1.2s`, Gemini's `retryDelay`."""
+    for detail in arr(obj(body.get("error")).get("details")):
+        delay = re.fullmatch(r"([\d.]+)s", text(obj(detail).get("retryDelay")))
+        if delay:
+            return retry_after({"retry-after": delay[1]})
+    found = _SPELT.search(_words(body))
+    if not found or not any(found.groups()):
+        return None
+    hours, minutes, count, unit = found.groups()
+    seconds = int(hours or 0) * 3600 + int(minutes or 0) * 60
+    rest = retry_after({"retry-after-ms" if unit == "ms" else "retry-after": (count or "0").rstrip(".")})
+    return min(timedelta(seconds=min(seconds, 86_400)) + (rest or timedelta()), _LONGEST_WAIT)
 
 
 def _date(value: str) -> datetime | None:

@@ -39,11 +39,66 @@ def answered(status: int, message: str = "words", code: str | None = None, type_
         (503, None, "overloaded"),
         (529, None, "overloaded"),
         (307, None, "bad_request"),
+        (498, "capacity_exceeded", "overloaded"),
+        (400, "invalid_api_key", "authentication"),
+        (400, "Arrearage", "quota"),
+        (429, "1113", "quota"),
+        (429, "exceeded_current_quota_error", "quota"),
+        (429, "RESOURCE_EXHAUSTED", "rate_limited"),
+        (400, "tool_use_failed", "server"),
+        (400, "ResponsibleAIPolicyViolation", "content_filtered"),
         (599, None, "server"),
     ],
 )
 def test_status_and_code_decide_the_kind(status, code, kind):
     assert answered(status, code=code).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "kind"),
+    [
+        (400, "Your credit balance is too low to access the API.", "quota"),
+        (402, "Insufficient Balance", "quota"),
+        (400, "API key not valid. Please pass a valid API key.", "authentication"),
+        (400, "Content Exists Risk", "content_filtered"),
+        (403, "This model requires moderation and your input was flagged for violence.", "content_filtered"),
+        (503, "That model is currently overloaded with other requests.", "overloaded"),
+        (500, "That model is currently overloaded with other requests.", "overloaded"),
+    ],
+)
+def test_where_there_is_no_code_the_words_decide(status, words, kind):
+    assert answered(status, words).kind == kind
+
+
+def test_an_error_in_an_array_is_found():
+    detail = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "17.5s"}
+    error = {"code": 429, "message": "Quota.", "status": "RESOURCE_EXHAUSTED", "details": [{"x": 1}, detail]}
+    found = from_answer(429, {}, json.dumps([{"error": error}]))
+    assert (found.kind, found.message, found.retry_after) == (
+        "rate_limited",
+        "Quota. (HTTP 429)",
+        timedelta(seconds=17.5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Please try again in 6ms.", 0.006),
+        ("Please try again in 1.2s. Visit", 1.2),
+        ("Please try again in 20s.", 20),
+        ("Please try again in 1m30s.", 90),
+        ("Please try again in 2h5m.", 7500),
+        ("Please try again in 99999h.", 86_400),
+        ("Please try again in a moment.", None),
+    ],
+)
+def test_a_wait_in_words_is_one_where_no_header_says_so(words, seconds):
+    body = {"error": {"message": words, "code": "rate_limit_exceeded"}}
+    wait = None if seconds is None else timedelta(seconds=seconds)
+    assert from_answer(429, {}, json.dumps(body)).retry_after == wait
+    assert from_error_body(body).retry_after == wait
+    assert from_answer(429, {"Retry-After": "7"}, json.dumps(body)).retry_after == timedelta(seconds=7)
 
 
 def test_the_type_counts_where_there_is_no_code():
@@ -86,6 +141,7 @@ def test_a_request_that_no_wait_would_let_through_is_too_long():
         ('{"object": "error", "message": "vllm says", "code": 400}', "vllm says"),
         ('{"detail": "Not Found"}', "Not Found"),
         ('{"detail": [{"loc": ["body"], "msg": "field required"}, {"msg": "x"}]}', "field required; x"),
+        ('{"detail": [{"loc": ["body", "n", 0], "msg": "not permitted"}]}', "n.0: not permitted"),
         (
             "<html><head><title>t</title></head><body><h1>502 Bad Gateway</h1><hr>nginx</body></html>",
             "502 Bad Gateway nginx",
@@ -109,6 +165,8 @@ def test_an_error_with_a_status_of_success_is_an_error():
     assert from_error_body({"error": {"message": "maximum context length is 9"}}).kind == "context_too_long"
     assert from_error_body({"error": "Overloaded"}).kind == "overloaded"
     assert from_error_body({"error": {"code": 7}}).kind == "server"
+    assert from_error_body({"error": {"code": "429"}}).kind == "rate_limited"
+    assert from_error_body({"error": {"type": "authentication_error"}}).kind == "authentication"
 
 
 @pytest.mark.parametrize(
