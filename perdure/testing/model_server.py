@@ -2,8 +2,9 @@
 
     python -m perdure.testing.model_server SCRIPT.json --port 8098
 
-prints `{"base_url": "http://127.0.0.1:8098/v1"}` on a line of its own once it answers. It refuses what OpenAI
-would refuse: a call without its result, a name or a schema out of bounds. It does not stream.
+prints `{"base_url": "http://127.0.0.1:8098/v1"}` on a line of its own once it answers. It streams where it is asked
+to. It refuses what OpenAI would refuse: a call without its result, a name or a schema out of bounds. `GET
+{base_url}/requests` gives what it was asked, oldest first: `path`, `body`, and `at`, in seconds of a steady clock.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 from perdure.errors import ModelError, ModelErrorKind
 from perdure.messages import JSON
+from perdure.testing.openai_stream import Body, event
 from perdure.testing.openai_wire import CHAT, RESPONSES, Api
-from perdure.testing.script import ScriptedHttp, ScriptedReply, Troubles, fill, load_script, parse_reply
+from perdure.testing.script import ScriptedError, ScriptedReply, Seen, Troubles, fill, load_script, parse_reply
 
 _APIS: dict[str, Api] = {"/chat/completions": CHAT, "/responses": RESPONSES}
 
@@ -40,26 +45,52 @@ _ERRORS: dict[ModelErrorKind, tuple[int, str | None]] = {
 
 
 _REFUSED = range(400, 500)
+_PIECES = 10
+"""Of a whole body, for trouble in the middle of it."""
+
+_PING = 0.02
 
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it came in; header names in lower case."""
+    """One request as it came in; header names in lower case, `at` in seconds of the server's own steady clock."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
     raw: bytes
+    at: float
+
+
+@dataclass
+class _Answer:
+    """What is sent: a head, then pieces of a body, of which some may be missing."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    pieces: list[bytes] = field(default_factory=list[bytes])
+    pause: float = 0
+    then: Literal["end", "hang", "drop", "ping"] = "end"
+    length: int | None = None
+
+    @property
+    def events(self) -> bool:
+        return self.length is None
+
+    def halve(self) -> None:
+        """Keep the first half of the body, which says nothing of how it ends."""
+        del self.pieces[(len(self.pieces) - 1) // 2 :]
 
 
 class ModelServer:
-    """The server, as an async context manager.
+    """The server, as an async context manager; `ModelServerProcess` is the same in a process of its own.
 
     Args:
         replies: The script, see `perdure.testing.script`.
         port: Default: any free one.
         check: Whether to refuse what OpenAI would refuse.
+        streams: False: it sends whole replies also where pieces are asked for.
 
     Attributes:
         requests: Every request for a reply, in order.
@@ -72,10 +103,11 @@ class ModelServer:
         host: str = "127.0.0.1",
         port: int = 0,
         check: bool = True,
+        streams: bool = True,
     ) -> None:
         self.follow(replies)
         self._troubles = Troubles()
-        self._host, self._port, self._check = host, port, check
+        self._host, self._port, self._check, self._streams = host, port, check, streams
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.requests: list[Received] = []
@@ -108,7 +140,8 @@ class ModelServer:
         self._connections.add(task)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                await self._serve(reader, writer)
+                if answer := await self._answer(await _read(reader)):
+                    await _send(answer, writer)
         except asyncio.CancelledError:
             pass  # the server stops while a script hangs: nothing to report
         finally:
@@ -117,25 +150,16 @@ class ModelServer:
             with suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await _read(reader)
-        answer = await self._answer(request)
-        if answer is None:
-            return
-        head, body = _http(answer)
-        writer.write(head + body)
-        await writer.drain()
-
-    async def _answer(self, request: Received) -> ScriptedHttp | None:
+    async def _answer(self, request: Received) -> _Answer | None:
         """Return what to answer, None to drop the connection."""
         if request.method == "GET" and request.path.endswith("/models"):
-            return ScriptedHttp(body={"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+            return _plain({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+        if request.method == "GET" and request.path.endswith("/requests"):
+            return _plain([{"path": one.path, "body": one.body, "at": one.at} for one in self.requests])
         api = next((api for path, api in _APIS.items() if request.path.endswith(path)), None)
         if api is None or request.method != "POST":
             return _error(404, f"There is no {request.method} {request.path} here.")
         self.requests.append(request)
-        if request.body.get("stream"):
-            return _error(400, "This server does not stream.")
         try:
             refusal = api.refuse(request.body) if self._check else None
             seen = api.seen(request.body)
@@ -145,37 +169,83 @@ class ModelServer:
             return _error(400, refusal)
         reply = self._troubles.next(self._replies, seen.replies)
         await asyncio.sleep(reply.delay)
-        if reply.troubled:
-            return await _trouble(reply)
+        return await self._give(api, request.body, reply, seen)
+
+    async def _give(self, api: Api, body: Body, reply: ScriptedReply, seen: Seen) -> _Answer | None:
+        if reply.hang is True or (reply.error and reply.error.kind == "timeout"):
+            await asyncio.Event().wait()
+        if reply.drop is True or (reply.error and reply.error.kind == "connection"):
+            return None
+        streamed = bool(body.get("stream")) and self._streams
+        if reply.http:
+            return _plain(reply.http.body, reply.http.status, reply.http.headers)
+        if reply.error and not (streamed and reply.error.streamed):
+            return _refusal(reply.error)
         try:
-            return ScriptedHttp(body=api.answer(request.body, fill(reply, seen), seen))
+            whole = api.answer(body, fill(reply, seen), seen)
         except ModelError as error:
             return _error(400, error.message)
+        answer = _stream(api.events(whole, body)) if streamed else _plain(whole)
+        return _spoilt(answer, reply)
 
 
-async def _trouble(reply: ScriptedReply) -> ScriptedHttp | None:
-    kind = reply.error.kind if reply.error else None
-    if reply.hang or kind == "timeout":
-        await asyncio.Event().wait()
-    if reply.drop == "body":
-        return ScriptedHttp(headers={"Content-Length": "1000"}, body='{"id": "cut')
-    if reply.drop or kind == "connection":
-        return None
-    if reply.http:
-        return reply.http
-    if reply.error is None:
-        return None
-    status, code = _ERRORS[reply.error.kind]
-    wait = reply.error.retry_after
-    return _error(status, reply.error.message, code, {} if wait is None else {"Retry-After": f"{wait:g}"})
+# -- what is answered --------------------------------------------------------------------------------------
 
 
-def _error(
-    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
-) -> ScriptedHttp:
+def _plain(body: JSON, status: int = 200, headers: Mapping[str, str] | None = None) -> _Answer:
+    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
+    data = text.encode("utf-8", "surrogatepass")
+    size = max(1, -(-len(data) // _PIECES))
+    pieces = [data[start : start + size] for start in range(0, len(data), size)]
+    return _Answer(status, {"Content-Type": "application/json", **(headers or {})}, pieces, length=len(data))
+
+
+def _stream(events: Iterable[bytes]) -> _Answer:
+    return _Answer(headers={"Content-Type": "text/event-stream"}, pieces=list(events))
+
+
+def _spoilt(answer: _Answer, reply: ScriptedReply) -> _Answer:
+    """Return `answer` with the reply's trouble done to it."""
+    answer.pause = reply.drip
+    if reply.malformed or reply.drop or reply.hang == "body" or reply.error:
+        answer.halve()
+    if reply.error:
+        answer.pieces.append(event({"type": "error", **_error_body(*_words(reply.error))}))
+    if reply.malformed and answer.events:
+        answer.pieces.append(b'data: {"choices": [{"del\n\n')
+    elif reply.malformed:
+        answer.length = sum(map(len, answer.pieces))
+    if reply.hang == "ping":
+        answer.pieces.clear()
+    answer.then = "drop" if reply.drop else "hang" if reply.hang == "body" else "ping" if reply.hang else "end"
+    return answer
+
+
+def _words(error: ScriptedError) -> tuple[int, str, str | None]:
+    status, code = _ERRORS[error.kind]
+    return status, error.message, code
+
+
+def _refusal(error: ScriptedError) -> _Answer:
+    return _error(*_words(error), {} if error.retry_after is None else _wait(error.retry_after, error.retry_after_as))
+
+
+def _wait(seconds: float, form: Literal["seconds", "date", "ms"]) -> dict[str, str]:
+    if form == "seconds":
+        return {"Retry-After": f"{seconds:g}"}
+    if form == "ms":
+        return {"retry-after-ms": f"{seconds * 1000:g}"}
+    now = int(time.time())
+    return {"Date": formatdate(now, usegmt=True), "Retry-After": formatdate(now + math.ceil(seconds), usegmt=True)}
+
+
+def _error(status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None) -> _Answer:
+    return _plain(_error_body(status, message, code), status, headers)
+
+
+def _error_body(status: int, message: str, code: str | None) -> Body:
     kind = code or ("invalid_request_error" if status in _REFUSED else "server_error")
-    error = {"message": message, "type": kind, "param": None, "code": code}
-    return ScriptedHttp(status=status, headers=dict(headers or {}), body={"error": error})
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 # -- HTTP --------------------------------------------------------------------------------------------------
@@ -192,27 +262,45 @@ async def _read(reader: asyncio.StreamReader) -> Received:
     except ValueError:
         body = {}
     fields = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
-    return Received(method, path.partition("?")[0].rstrip("/"), headers, fields, raw)
+    return Received(method, path.partition("?")[0].rstrip("/"), headers, fields, raw, time.monotonic())
 
 
-def _http(answer: ScriptedHttp) -> tuple[bytes, bytes]:
-    plain = isinstance(answer.body, str)
-    body = (answer.body if plain else json.dumps(answer.body, ensure_ascii=False)).encode("utf-8", "surrogatepass")
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
-    headers |= answer.headers
+async def _send(answer: _Answer, writer: asyncio.StreamWriter) -> None:
+    writer.write(_head(answer))
+    for piece in answer.pieces:
+        await _write(answer, writer, piece)
+        await asyncio.sleep(answer.pause)
+    while answer.then == "ping":
+        await _write(answer, writer, b": ping\n\n" if answer.events else b" ")
+        await asyncio.sleep(_PING)
+    if answer.then == "hang":
+        await asyncio.Event().wait()
+    if answer.then == "end" and answer.events:
+        writer.write(b"0\r\n\r\n")
+    await writer.drain()
+
+
+async def _write(answer: _Answer, writer: asyncio.StreamWriter, piece: bytes) -> None:
+    writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if answer.events else piece)
+    await writer.drain()
+
+
+def _head(answer: _Answer) -> bytes:
+    body = {"Transfer-Encoding": "chunked"} if answer.events else {"Content-Length": str(answer.length)}
+    headers = {**body, "Connection": "close", **answer.headers}
     phrase = HTTPStatus(answer.status).phrase if answer.status in set(HTTPStatus) else "Unassigned"
     lines = [f"HTTP/1.1 {answer.status} {phrase}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    return "\r\n".join(lines).encode("latin-1"), body
+    return "\r\n".join(lines).encode("latin-1")
 
 
 # -- the command -------------------------------------------------------------------------------------------
 
 
-async def _run(replies: Sequence[ScriptedReply], host: str, port: int) -> None:
+async def _run(replies: Sequence[ScriptedReply], options: argparse.Namespace) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with ModelServer(replies, host=host, port=port) as server:
+    async with ModelServer(replies, host=options.host, port=options.port, streams=options.streams) as server:
         print(json.dumps({"base_url": server.base_url}), flush=True)  # noqa: T201 - the command's output
         await stop.wait()
 
@@ -223,9 +311,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("script", help="JSON file, see perdure.testing.script")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="default: any free one")
+    parser.add_argument("--no-stream", dest="streams", action="store_false", help="send whole replies always")
     options = parser.parse_args(arguments)
     try:
-        asyncio.run(_run(load_script(options.script), options.host, options.port))
+        asyncio.run(_run(load_script(options.script), options))
     except (ModelError, OSError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - the command's complaint
         return 2

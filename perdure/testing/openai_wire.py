@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 
 from perdure.messages import JSON, Usage
 from perdure.models.dialect import DESCRIPTION_LIMIT
+from perdure.testing.openai_stream import Body, chat_events, responses_events
 from perdure.testing.script import ScriptedCall, ScriptedReply, Seen
-
-Body = dict[str, Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True)
 class Api:
-    """One API: how to look into a request, what is wrong with it (None: nothing), how to answer."""
+    """One API: how to look into a request, what is wrong with it (None: nothing), how to answer, in pieces too."""
 
     seen: Callable[[Body], Seen]
     refuse: Callable[[Body], str | None]
     answer: Callable[[Body, ScriptedReply, Seen], Body]
+    events: Callable[[Body, Body], Iterator[bytes]]
 
 
 # -- both --------------------------------------------------------------------------------------------------
@@ -132,8 +132,9 @@ def _chat_answer(body: Body, reply: ScriptedReply, seen: Seen) -> Body:
         ]
     reasons = {"calls": "tool_calls", "filtered": "content_filter", "refusal": "stop"}
     choice = {"index": 0, "message": message, "finish_reason": reasons.get(reply.ending, reply.ending)}
+    choices = [] if reply.empty else [choice]
     answer: Body = {"id": f"chatcmpl-{seen.replies + 1}", "object": "chat.completion", "created": 0}
-    answer |= {"model": body.get("model", "scripted"), "choices": [choice]}
+    answer |= {"model": body.get("model", "scripted"), "choices": choices}
     if usage := _usage(body, reply):
         answer["usage"] = {
             "prompt_tokens": usage.input_tokens,
@@ -194,6 +195,8 @@ def _refuse_pairs(items: Sequence[Body]) -> str | None:
 
 def _responses_answer(body: Body, reply: ScriptedReply, seen: Seen) -> Body:
     number, output = seen.replies + 1, list[Body]()
+    if reply.empty:
+        reply = reply.model_copy(update={"text": "", "calls": [], "reasoning": ""})
     if reply.reasoning:
         output.append({"id": f"rs_{number}", "type": "reasoning", "encrypted_content": reply.reasoning, "summary": []})
     if reply.text:
@@ -218,5 +221,5 @@ def _responses_answer(body: Body, reply: ScriptedReply, seen: Seen) -> Body:
     return answer
 
 
-CHAT = Api(_chat_seen, _chat_refuse, _chat_answer)
-RESPONSES = Api(_responses_seen, _responses_refuse, _responses_answer)
+CHAT = Api(_chat_seen, _chat_refuse, _chat_answer, chat_events)
+RESPONSES = Api(_responses_seen, _responses_refuse, _responses_answer, responses_events)

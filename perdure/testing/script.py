@@ -46,11 +46,20 @@ class ScriptedCall(_Strict):
 
 
 class ScriptedError(_Strict):
-    """A failure of the model; `retry_after` in seconds."""
+    """A failure of the model.
+
+    Attributes:
+        retry_after: Seconds to wait before another try.
+        retry_after_as: How the model server says so: `Retry-After` in seconds or as a date (in whole seconds),
+            or `retry-after-ms`.
+        streamed: In the middle of a streamed reply, after a status of success (model server only).
+    """
 
     kind: ModelErrorKind
     message: str = "the script says so"
     retry_after: float | None = Field(default=None, ge=0)
+    retry_after_as: Literal["seconds", "date", "ms"] = "seconds"
+    streamed: bool = False
 
 
 class ScriptedHttp(_Strict):
@@ -73,8 +82,11 @@ class ScriptedReply(_Strict):
         delay: Seconds before the reply.
         error: A failure instead of the reply.
         http: A raw HTTP answer instead of it (model server only).
-        hang: No answer at all.
+        hang: No answer at all; or nothing more from the middle of its `body` on; or keep-alives alone (`ping`).
         drop: The connection breaks before the answer, or in the middle of its `body`.
+        drip: Seconds between two pieces of the answer's body (model server only).
+        malformed: The answer breaks off in the middle of its JSON, or with an event that is none.
+        empty: The answer has no choices, or no output.
         times: How often the trouble comes before the reply itself; None: always. It is counted in memory.
     """
 
@@ -86,14 +98,17 @@ class ScriptedReply(_Strict):
     delay: float = Field(default=0, ge=0)
     error: ScriptedError | None = None
     http: ScriptedHttp | None = None
-    hang: bool = False
+    hang: Literal[False, True, "body", "ping"] = False
     drop: Literal[False, True, "body"] = False
+    drip: float = Field(default=0, ge=0)
+    malformed: bool = False
+    empty: bool = False
     times: int | None = Field(default=None, ge=1)
 
     @property
     def troubled(self) -> bool:
-        """Whether something else comes instead of the reply."""
-        return bool(self.error or self.http or self.hang or self.drop)
+        """Whether something else comes instead of the reply, or it comes badly."""
+        return any(getattr(self, name) for name in _TROUBLES)
 
     @property
     def ending(self) -> Literal["stop", "calls", "length", "filtered", "refusal"]:
@@ -102,7 +117,10 @@ class ScriptedReply(_Strict):
 
     def untroubled(self) -> ScriptedReply:
         """Return the reply itself."""
-        return self.model_copy(update={"error": None, "http": None, "hang": False, "drop": False})
+        return self.model_copy(update={name: type(self).model_fields[name].default for name in _TROUBLES})
+
+
+_TROUBLES = ("error", "http", "hang", "drop", "drip", "malformed", "empty")
 
 
 # -- reading -----------------------------------------------------------------------------------------------

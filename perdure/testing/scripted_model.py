@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import NoReturn
 from uuid import uuid4
 
 from perdure.errors import ModelError
@@ -53,8 +52,11 @@ class ScriptedModel:
         reply = self._troubles.give(index, parse_reply(due(request)) if callable(due) else due)
         await asyncio.sleep(reply.delay)
         if reply.troubled:
-            await _fail(reply)
-        return _reply(fill(reply, seen), request)
+            await _suffer(reply)
+        answer = _reply(ScriptedReply() if reply.empty else fill(reply, seen), request)
+        if request.on_text and answer.text:
+            request.on_text(answer.text)
+        return answer
 
     async def aclose(self) -> None:
         """Remember that it was closed."""
@@ -73,7 +75,7 @@ class ScriptedModel:
             providers.unregister(prefix)
 
 
-async def _fail(reply: ScriptedReply) -> NoReturn:
+async def _suffer(reply: ScriptedReply) -> None:
     if reply.error:
         wait = None if reply.error.retry_after is None else timedelta(seconds=reply.error.retry_after)
         raise ModelError(reply.error.kind, reply.error.message, retry_after=wait)
@@ -81,7 +83,10 @@ async def _fail(reply: ScriptedReply) -> NoReturn:
         raise ModelError("bad_request", "A raw HTTP answer in a script needs the model server; use error here.")
     if reply.hang:
         await asyncio.Event().wait()
-    raise ModelError("connection", "The connection was dropped, as the script says.")
+    if reply.drop:
+        raise ModelError("connection", "The connection was dropped, as the script says.")
+    if reply.malformed:
+        raise ModelError("server", "The answer is malformed, as the script says.")
 
 
 def _reply(reply: ScriptedReply, request: ModelRequest) -> ModelReply:

@@ -88,7 +88,6 @@ async def test_a_conversation_that_openai_would_refuse_is_refused(messages, comp
         ({"tools": [{"name": "f", "parameters": {"type": "object"}}] * 2}, "unique"),
         ({"tools": [{"name": "f", "parameters": {"type": "object"}, "description": "x" * 1025}]}, "too long"),
         ({"tool_choice": "auto"}, "at least one tool"),
-        ({"stream": True}, "does not stream"),
     ],
 )
 async def test_a_request_that_responses_would_refuse_is_refused(fields, complaint):
