@@ -39,6 +39,9 @@ _PASSED_ON = (
 
 _DEFECT_TRIES = 3
 
+_GRACE = timedelta(seconds=1)
+"""An adapter that keeps to the timeout by itself knows what the call had used; any other is stopped here."""
+
 _QUERY_PATIENCE = timedelta(seconds=10)
 """A frozen worker may be asked first; the next try goes elsewhere."""
 
@@ -99,11 +102,12 @@ class ModelActivities:
         key = f"{spec.model} {spec.settings.model_dump_json()}"
         if key not in self._models:
             self._models[key] = open_model(spec.model, spec.settings)
+        limit = spec.settings.timeout
         try:
-            async with asyncio.timeout(spec.settings.timeout.total_seconds()):
+            async with asyncio.timeout((limit + min(limit / 2, _GRACE)).total_seconds()):
                 return await self._models[key].generate(asked)
         except TimeoutError as error:
-            text = f"{spec.model} did not answer within {spec.settings.timeout.total_seconds():g} s."
+            text = f"{spec.model} did not answer within {limit.total_seconds():g} s."
             raise ModelError("timeout", text) from error
 
     def _fetch(self) -> Fetch:

@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from perdure.messages import RunResult
+    from perdure.messages import RunResult, Usage
 
 ModelErrorKind = Literal[
     "connection",
@@ -140,13 +140,22 @@ class ModelError(Exception):
         kind: What failed, see `ModelErrorKind`.
         message: The provider's own words, without credentials.
         retry_after: How long the provider asks to wait, or None where it does not say.
+        usage: What the call used before it failed, an estimate; None where nothing of a reply came.
     """
 
-    def __init__(self, kind: ModelErrorKind, message: str, *, retry_after: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        kind: ModelErrorKind,
+        message: str,
+        *,
+        retry_after: timedelta | None = None,
+        usage: Usage | None = None,
+    ) -> None:
         super().__init__(message)
         self.kind: ModelErrorKind = kind
         self.message = message
         self.retry_after = retry_after
+        self.usage = usage
 
     @property
     def transient(self) -> bool:

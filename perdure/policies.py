@@ -84,6 +84,11 @@ class ModelSettings(Data):
             turn only: afterwards they would keep the model from ever answering.
         reasoning_effort: The provider's word: `minimal`, `low`, `medium`, `high` …
         max_output_tokens: Limit of one reply.
+        stream: Ask for the reply in pieces: a call that hangs is noticed sooner, and what a broken one used is
+            known better. Default True; a server that can't is asked for the whole reply. What is decided is
+            always decided on the complete reply.
+        first_byte: Until the first piece of a streamed reply. Keep-alives don't count. Default 120 s.
+        between_chunks: Between two pieces of a reply. Default 30 s.
         timeout: Of one call, whole. Default 10 min.
         attempts: Tries of one call on transient errors. Default 3.
         price: Beats the price table; for a server of your own. Default None: the table's.
@@ -99,6 +104,9 @@ class ModelSettings(Data):
     reasoning_effort: str | None = None
     seed: int | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
+    stream: bool = True
+    first_byte: timedelta = Field(default=timedelta(seconds=120), gt=timedelta())
+    between_chunks: timedelta = Field(default=timedelta(seconds=30), gt=timedelta())
     timeout: timedelta = timedelta(minutes=10)
     attempts: int = Field(default=3, ge=1)
     price: Price | None = None

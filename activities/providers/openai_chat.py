@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, assert_never
+from typing import Any, ClassVar, Literal, assert_never
 
 from perdure.activities.providers.errors import from_error_body, not_understood
 from perdure.activities.providers.openai_client import Endpoint
+from perdure.activities.providers.streams import Assembly, Progress
 from perdure.activities.providers.wire import arr, number, obj, text, texts
 from perdure.messages import (
     JSON,
@@ -56,7 +57,7 @@ class OpenAIChat:
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the reply. Raises `ModelError`."""
         body = request_body(self.model, request, custom=self._endpoint.custom)
-        return read_reply(await self._endpoint.post("/chat/completions", body), request)
+        return await self._endpoint.ask("/chat/completions", body, request, Completion, read_reply)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -162,7 +163,7 @@ def read_reply(data: Mapping[str, JSON], request: ModelRequest) -> ModelReply:
     if not isinstance(data.get("choices"), list):
         raise not_understood(to_text(dict(data)), "a chat completion")
     choice = obj(next(iter(arr(data["choices"])), None))
-    if obj(choice.get("error")):
+    if obj(choice.get("error")) or choice.get("finish_reason") == "error":
         raise from_error_body(choice)
     message = obj(choice.get("message"))
     written = [obj(call) for call in arr(message.get("tool_calls")) if isinstance(call, dict)]
@@ -184,6 +185,91 @@ def read_reply(data: Mapping[str, JSON], request: ModelRequest) -> ModelReply:
         model=text(data.get("model")),
     )
     return replace(reply, usage=usage_or_estimate(_usage(obj(data.get("usage"))), request, reply))
+
+
+class Completion(Assembly):
+    """A chat completion out of its chunks."""
+
+    asking: ClassVar[dict[str, JSON]] = {"stream": True, "stream_options": {"include_usage": True}}
+
+    def __init__(self, on_text: Callable[[str], None] | None = None) -> None:
+        super().__init__(on_text)
+        self._body: dict[str, JSON] = {"choices": []}
+        self._finish: JSON = None
+        self._texts: dict[str, list[str]] = {}
+        self._details: dict[tuple[JSON, JSON], dict[str, JSON]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._open: dict[JSON, dict[str, Any]] = {}
+
+    def add(self, event: dict[str, JSON], name: str) -> Progress:
+        """Take a chunk in. Those of other choices than the first are none of ours."""
+        del name
+        self._body |= {key: event[key] for key in ("model", "usage") if event.get(key)}
+        choice = obj(next(iter(arr(event.get("choices"))), None))
+        if not choice or choice.get("index"):
+            return "other"
+        if obj(choice.get("error")) or choice.get("finish_reason") == "error":
+            raise from_error_body(choice)
+        self._body["choices"] = [None]
+        before = self.characters
+        # Some servers end with the whole message instead of its last piece.
+        self._add_delta(obj(choice.get("delta")) or ({} if before else obj(choice.get("message"))))
+        self._finish = choice.get("finish_reason") or self._finish
+        self.complete = bool(self._finish)
+        return "content" if self.characters > before else "other"
+
+    def _add_delta(self, delta: Mapping[str, JSON]) -> None:
+        said = {"content": texts(delta.get("content")), **{key: text(delta.get(key)) for key in _TEXTS}}
+        for key, piece in said.items():
+            if piece:
+                self._texts.setdefault(key, []).append(piece)
+        self.characters += max(len(said["reasoning_content"]), len(said["reasoning"]))
+        self.characters += len(said["content"]) + len(said["refusal"])
+        self._say(said["content"])
+        for part in arr(delta.get("reasoning_details")):
+            self._add_detail(obj(part))
+        pieces = [obj(piece) for piece in arr(delta.get("tool_calls"))]
+        if legacy := obj(delta.get("function_call")):
+            pieces.append({"index": "function_call", "function": legacy})
+        for of_call in pieces:
+            self._add_call(of_call)
+
+    def _add_detail(self, part: dict[str, JSON]) -> None:
+        """OpenRouter's: pieces of the same index and type are one, their texts joined."""
+        known = self._details.setdefault((part.get("index"), part.get("type")), {})
+        for key, value in part.items():
+            joined = key in ("text", "summary", "data") and known.get(key) and isinstance(value, str)
+            if joined or value is not None:
+                known[key] = text(known[key]) + value if joined else value
+
+    def _add_call(self, piece: dict[str, JSON]) -> None:
+        """A piece belongs to the call of its index, where servers number them; else a name begins another one."""
+        fn = obj(piece.get("function")) or piece
+        index, id_, name = piece.get("index"), text(piece.get("id")), text(fn.get("name"))
+        call = None if index is None and name else self._open.get(index)
+        if call is None or (name and id_ and call["id"] not in ("", id_)):
+            call = self._open[index] = {"id": "", "function": {"name": "", "arguments": ""}}
+            self._calls.append(call)
+        call["id"] = call["id"] or id_
+        named: dict[str, str] = call["function"]
+        named["name"] += "" if name == named["name"] else name  # some repeat it in every piece
+        written = fn.get("arguments")
+        written = written if isinstance(written, str) else "" if written is None else to_text(written)
+        named["arguments"] += written
+        self.characters += len(written) + len(name)
+        if piece.get("extra_content"):
+            call["extra_content"] = piece["extra_content"]
+
+    def whole(self) -> dict[str, JSON]:
+        """Return the completion."""
+        message: dict[str, JSON] = {key: "".join(pieces) for key, pieces in self._texts.items()}
+        message |= {"tool_calls": self._calls} if self._calls else {}
+        message |= {"reasoning_details": [*self._details.values()]} if self._details else {}
+        choices = [{"index": 0, "message": message, "finish_reason": self._finish}]
+        return {**self._body, "choices": choices if self._body["choices"] else []}
+
+
+_TEXTS = ("refusal", "reasoning_content", "reasoning")
 
 
 def _reasoning(message: Mapping[str, JSON], written: list[dict[str, JSON]], ids: list[str]) -> list[dict[str, JSON]]:

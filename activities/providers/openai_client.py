@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from perdure.activities.providers.errors import from_error_body, from_exception, not_understood, scrub
-from perdure.activities.providers.wire import decode, encode
+from perdure.activities.providers.errors import from_exception, scrub
+from perdure.activities.providers.patience import Patience
+from perdure.activities.providers.streams import Assembly, Incoming
+from perdure.activities.providers.wire import encode
 from perdure.errors import ModelError
 from perdure.messages import JSON
+from perdure.models import ModelReply, ModelRequest
+from perdure.models.dialect import usage_of_part
 from perdure.policies import ModelSettings
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ class Endpoint:
     """Where requests go.
 
     Args:
-        settings: `base_url` (else `OPENAI_BASE_URL`, else OpenAI's own), `api_key_env`, `timeout`.
+        settings: `base_url` (else `OPENAI_BASE_URL`, else OpenAI's own), `api_key_env`, and how long to wait.
 
     Attributes:
         address: The base address, without credentials.
@@ -43,44 +46,94 @@ class Endpoint:
         self.address = scrub(self._base_url)
         self.custom = not f".{host}".endswith(_OFFICIAL)
         self._key = _key(settings.api_key_env, optional=self.custom)
-        self._timeout = settings.timeout.total_seconds()
+        self._settings = settings
+        self._refused: set[str] = set()
         self._client: AsyncOpenAI | None = None
 
-    async def post(self, path: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Return the JSON object that the server answers.
+    async def ask(
+        self,
+        path: str,
+        body: Mapping[str, JSON],
+        request: ModelRequest,
+        assembly: type[Assembly],
+        read: Callable[[Mapping[str, JSON], ModelRequest], ModelReply],
+    ) -> ModelReply:
+        """Return what `read` makes of the server's reply.
+
+        Args:
+            assembly: Puts the reply together where it comes in pieces.
 
         Raises:
-            ModelError: If it does not answer, or with an error, or with something else.
+            ModelError: If it does not answer, or with an error, or with something else. Its `usage` is an
+                estimate where a part of a reply had come.
         """
+        asking = self._asking(assembly) if self._settings.stream else {}
+        incoming = Incoming(assembly(request.on_text) if asking else None, self._secret)
+        try:
+            return read(await self._exchange(path, {**asking, **body}, incoming), request)
+        except ModelError as error:
+            error.message = scrub(error.message, self._secret)
+            error.usage = None if incoming.part is None else usage_of_part(request, incoming.part)
+            if not self._blames(error, asking):
+                raise
+        return await self.ask(path, body, request, assembly, read)
+
+    def _asking(self, assembly: type[Assembly]) -> dict[str, JSON]:
+        """Return what asks for pieces, without what this server has refused."""
+        if "stream" in self._refused:
+            return {}
+        return {key: value for key, value in assembly.asking.items() if key not in self._refused}
+
+    def _blames(self, error: ModelError, asking: Mapping[str, JSON]) -> bool:
+        """Remember what of `asking` a server does not want; no list of names says which do."""
+        words = error.message.lower() if error.kind == "bad_request" else ""
+        found = next((key for key in ("stream_options", "stream") if key in asking and key in words), None)
+        self._refused |= {found} if found else set()
+        return found is not None
+
+    async def _exchange(self, path: str, body: Mapping[str, JSON], incoming: Incoming) -> dict[str, JSON]:
+        """Send a request and return the body of the reply, put together."""
         import httpx2
         import openai
 
+        patience = Patience(self._settings, streamed=incoming.expects_events)
         try:
-            async with asyncio.timeout(self._timeout):
-                # Bytes of our own and a raw response: the package neither reorders what is sent, nor
-                # makes objects of what is not a completion.
-                response = await self._connect().post(
-                    path,
-                    cast_to=httpx2.Response,
-                    content=encode(body),
-                    options={"headers": {"Content-Type": "application/json"}},
-                )
+            async with patience.total, patience.silence:
+                await self._receive(path, body, incoming, patience)
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, TypeError) as error:
-            # Not chained: the cause may hold the key, and causes are kept in histories.
-            raise from_exception(error, address=self.address, key=self._secret) from None
-        return self._read(response.text)
+            if not incoming.complete:
+                # Not chained: the cause may hold the key, and causes are kept in histories.
+                raise self._failure(error, incoming, patience) from None
+        return incoming.whole()
 
-    def _read(self, answer: str) -> dict[str, JSON]:
+    async def _receive(self, path: str, body: Mapping[str, JSON], incoming: Incoming, patience: Patience) -> None:
+        import httpx2
+        from openai import AsyncStream
+
+        # Bytes of our own and a raw response: the package neither reorders what is sent, nor makes objects of
+        # what is not a completion.
+        answer = await self._connect().post(
+            path,
+            cast_to=httpx2.Response,
+            content=encode(body),
+            options={"headers": {"Content-Type": "application/json"}},
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+        response = cast("httpx2.Response", answer)
         try:
-            data = decode(answer)
-        except ValueError:
-            raise not_understood(answer, "JSON", key=self._secret) from None
-        if not isinstance(data, dict):
-            raise not_understood(answer, "a JSON object", key=self._secret)
-        found = cast("dict[str, JSON]", data)
-        if isinstance(found.get("error"), dict | str) and found["error"]:
-            raise from_error_body(found, key=self._secret)
-        return found
+            incoming.streams = response.headers.get("content-type", "").startswith("text/event-stream")
+            async for chunk in response.aiter_bytes():
+                patience.after(incoming.feed(chunk))
+            incoming.feed(b"", last=True)
+        finally:
+            await response.aclose()
+
+    def _failure(self, error: Exception, incoming: Incoming, patience: Patience) -> ModelError:
+        if late := patience.story():
+            return ModelError("timeout", f"{self.address} {late}")
+        begun = incoming.part is not None
+        return from_exception(error, address=self.address, key=self._secret, begun=begun)
 
     @property
     def _secret(self) -> str:
@@ -90,7 +143,7 @@ class Endpoint:
         if self._client is None:
             from openai import AsyncOpenAI, Timeout
 
-            timeout = Timeout(self._timeout, connect=min(self._timeout, _CONNECT_SECONDS))
+            timeout = Timeout(None, connect=_CONNECT_SECONDS)  # the others are `Patience`'s
             key = self._key or "none"
             self._client = AsyncOpenAI(base_url=self._base_url, api_key=key, max_retries=0, timeout=timeout)
         return self._client

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, assert_never
 
 from perdure.activities.providers.errors import from_error_body, not_understood
 from perdure.activities.providers.openai_client import Endpoint
+from perdure.activities.providers.streams import Assembly, Progress
 from perdure.activities.providers.wire import arr, number, obj, text, texts
 from perdure.errors import ModelError
 from perdure.messages import (
@@ -60,7 +61,7 @@ class OpenAIResponses:
 
     async def _ask(self, request: ModelRequest) -> ModelReply:
         body = request_body(self.model, request, reasons=self._reasons)
-        return read_reply(await self._endpoint.post("/responses", body), request)
+        return await self._endpoint.ask("/responses", body, request, Response, read_reply)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -203,6 +204,39 @@ def read_reply(data: Mapping[str, JSON], request: ModelRequest) -> ModelReply:
         model=text(data.get("model")),
     )
     return replace(reply, usage=usage_or_estimate(_usage(obj(data.get("usage"))), request, reply))
+
+
+class Response(Assembly):
+    """A response out of its events: the last one holds it whole."""
+
+    def __init__(self, on_text: Callable[[str], None] | None = None) -> None:
+        super().__init__(on_text)
+        self._items: dict[int, JSON] = {}
+        self._body: dict[str, JSON] = {}
+
+    def add(self, event: dict[str, JSON], name: str) -> Progress:
+        """Take an event in."""
+        kind = text(event.get("type")) or name
+        item, index = obj(event.get("item")), number(event.get("output_index"))
+        if kind.endswith(".delta"):
+            self.characters += len(text(event.get("delta")))
+            if kind == "response.output_text.delta":
+                self._say(text(event.get("delta")))
+            return "content" if event.get("delta") else "other"
+        if kind == "response.output_item.added":
+            return "thinking" if item.get("type") == "reasoning" else "content"
+        if kind == "response.output_item.done" and item:
+            self._items[len(self._items) if index is None else index] = item
+            return "content"
+        if kind in ("response.completed", "response.incomplete", "response.failed", "response.done"):
+            self._body = obj(event.get("response"))
+            self.complete = True
+        return "other"
+
+    def whole(self) -> dict[str, JSON]:
+        """Return the response; some servers leave the items out of it that they have sent before."""
+        items = [self._items[index] for index in sorted(self._items)]
+        return {**self._body, "output": self._body.get("output") or items}
 
 
 def _finish(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -20,6 +20,7 @@ class ModelRequest:
         tools: What it may call.
         answer_only: True if it has to answer in text now; tools are shown, but not to be called.
         first: True on the run's first turn.
+        on_text: Called with each piece of the reply's text as it comes. It may come again with another attempt.
     """
 
     instructions: str
@@ -28,6 +29,7 @@ class ModelRequest:
     settings: ModelSettings
     answer_only: bool = False
     first: bool = False
+    on_text: Callable[[str], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

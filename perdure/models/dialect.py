@@ -257,6 +257,12 @@ def usage_or_estimate(written: Mapping[str, int | None], request: ModelRequest, 
     )
 
 
+def usage_of_part(request: ModelRequest, characters: int) -> Usage:
+    """Return the estimated usage of a call whose reply broke off after so many characters."""
+    sent = _tokens(_request_characters(request))
+    return Usage(input_tokens=sent, output_tokens=_tokens(characters), estimated=True)
+
+
 def _tokens(characters: int) -> int:
     return -(-characters // CHARACTERS_PER_TOKEN)
 

@@ -19,6 +19,9 @@ from perdure.policies import ModelSettings, ToolSpec
 from perdure.testing import ModelServer
 
 BOTH = pytest.mark.parametrize("api", ["openai", "openai-responses"])
+IN_EVERY_WAY = pytest.mark.parametrize(
+    ("api", "mode"), [(a, m) for a in ("openai", "openai-responses") for m in ("stream", "whole")], indirect=["mode"]
+)
 KEY = "sk-test-0123456789abcdef"
 
 SEARCH = ToolSpec(
@@ -28,6 +31,14 @@ SEARCH = ToolSpec(
 )
 BOOK = ToolSpec(name="book", description="Book one.", parameters={"type": "object", "properties": {"id": {}}})
 HELLO = UserMessage(role="user", content="To Shanghai")
+
+
+MODE: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def mode(request, monkeypatch):
+    monkeypatch.setitem(MODE, "stream", getattr(request, "param", "stream") == "stream")
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +52,7 @@ def asked(*messages: Message, tools=(SEARCH, BOOK), settings=None, **options) ->
 
 
 async def ask(api: str, address: str, request: ModelRequest, **settings) -> ModelReply:
-    model = open_model(f"{api}:m", ModelSettings(base_url=address, **settings))
+    model = open_model(f"{api}:m", ModelSettings(base_url=address, **{**MODE, **settings}))
     try:
         return await model.generate(request)
     finally:
@@ -73,7 +84,7 @@ def result(call: ToolCall, content: object, **fields) -> ToolMessage:
 # -- what goes well
 
 
-@BOTH
+@IN_EVERY_WAY
 async def test_a_whole_conversation_goes_back_and_forth(api):
     script: list[dict[str, Any]] = [
         {
@@ -153,7 +164,7 @@ async def test_a_closed_model_opens_again(api):
 # -- oddities of replies
 
 
-@BOTH
+@IN_EVERY_WAY
 async def test_missing_and_repeated_ids_are_levelled(api):
     calls = [{"name": "book", "id": id_} for id_ in ("c1", "same", "same", "", None)]
     first = ToolCall(id="c1", name="book")
@@ -166,14 +177,14 @@ async def test_missing_and_repeated_ids_are_levelled(api):
     assert ids[1] == "same"
 
 
-@BOTH
+@IN_EVERY_WAY
 async def test_broken_arguments_arrive_as_they_were_written(api):
     async with ModelServer([{"calls": [{"name": "book", "arguments": '{"id": '}]}]) as server:
         reply = await ask(api, server.base_url, asked())
     assert reply.calls[0].arguments == '{"id": '
 
 
-@BOTH
+@IN_EVERY_WAY
 async def test_half_a_character_becomes_one_that_can_be_stored(api):
     arguments = '{"id": "\\ud83d", "ok": "\\ud83d\\ude00"}'
     script: list[dict[str, Any]] = [{"text": "x", "calls": [{"name": "book", "arguments": arguments}]}]
@@ -188,7 +199,7 @@ async def test_half_a_character_in_the_text_becomes_one_that_can_be_stored():
         assert (await ask("openai", server.base_url, asked())).text == "a\ufffdb 😀"
 
 
-@BOTH
+@IN_EVERY_WAY
 @pytest.mark.parametrize("finish", ["length", "filtered", "refusal", "stop"])
 async def test_every_ending_arrives(api, finish):
     async with ModelServer([{"text": "some", "finish": finish}]) as server:
@@ -196,7 +207,7 @@ async def test_every_ending_arrives(api, finish):
     assert (reply.text, reply.finish) == ("some", finish)
 
 
-@BOTH
+@IN_EVERY_WAY
 async def test_an_empty_reply_without_usage_is_a_reply(api):
     async with ModelServer([{"usage": None}]) as server:
         reply = await ask(api, server.base_url, asked())
@@ -228,6 +239,61 @@ async def test_a_model_that_does_not_reason_is_asked_again_without_reasoning():
         assert [(await model.generate(asked())).text for _ in range(2)] == ["hi", "hi"]
         await model.aclose()
     assert ["include" in request.body for request in server.requests] == [True, False, False]
+
+
+# -- in pieces
+
+
+@BOTH
+async def test_text_is_passed_on_as_it_comes(api):
+    said: list[str] = []
+    async with ModelServer([{"text": "It comes in pieces 😀.", "reasoning": "not this"}]) as server:
+        reply = await ask(api, server.base_url, asked(on_text=said.append))
+    assert len(said) > 1
+    assert "".join(said) == reply.text == "It comes in pieces 😀."
+
+
+@BOTH
+async def test_a_reply_is_the_same_in_pieces_and_whole(api):
+    script: list[dict[str, Any]] = [
+        {
+            "text": "Let me look 🛫" * 9,
+            "reasoning": "hm " * 30,
+            "calls": [{"name": "book", "arguments": {"id": "上海" * 20}}, {"name": "book"}],
+            "usage": {"input_tokens": 10, "cached_tokens": 4, "output_tokens": 5, "reasoning_tokens": 3},
+        }
+    ]
+    async with ModelServer(script) as server:
+        pieces = await ask(api, server.base_url, asked(), stream=True)
+        assert pieces == await ask(api, server.base_url, asked(), stream=False)
+    assert [request.body.get("stream") for request in server.requests] == [True, None]
+
+
+@BOTH
+async def test_a_server_that_answers_whole_though_asked_for_pieces_is_understood(api):
+    async with ModelServer([{"text": "whole"}], streams=False) as server:
+        assert (await ask(api, server.base_url, asked())).text == "whole"
+    assert len(server.requests) == 1
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ({"error": {"message": "Your organization must be verified to stream this model.", "param": "stream"}}, set()),
+        ({"detail": [{"loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}, {"stream"}),
+    ],
+)
+async def test_what_a_server_refuses_of_streaming_is_not_asked_for_again(api, words, left):
+    script = [{"text": "hi", "http": {"status": 422, "body": words}, "times": 1}]
+    if api == "openai-responses":
+        left = set()  # which has no options of a stream
+    async with ModelServer(script) as server:
+        model = open_model(f"{api}:m", ModelSettings(base_url=server.base_url))
+        assert [(await model.generate(asked())).text for _ in range(2)] == ["hi", "hi"]
+        await model.aclose()
+    sent = [{"stream", "stream_options"} & set(request.body) for request in server.requests]
+    assert sent[1:] == [left, left]
 
 
 # -- failures
@@ -272,16 +338,69 @@ async def test_nobody_listening_is_a_connection_error_that_names_the_address(api
     assert "secret" not in caught.value.message
 
 
-@BOTH
+@IN_EVERY_WAY
 @pytest.mark.parametrize("drop", [True, "body"])
 async def test_a_dropped_connection_is_a_connection_error(api, drop):
-    assert (await failure(api, [{"drop": drop}])).kind == "connection"
+    error = await failure(api, [{"text": "a reply", "drop": drop}])
+    assert error.kind == "connection"
+    assert ("in the middle of the reply" in error.message) == (drop == "body")
+
+
+LATE: dict[str, dict[str, Any]] = {
+    "first_byte": {"hang": True},
+    "between_chunks": {"hang": "body", "text": "a long reply " * 20},
+    "timeout": {"drip": 0.03, "text": "a long reply " * 20},
+}
+
+
+@IN_EVERY_WAY
+@pytest.mark.parametrize("limit", LATE)
+async def test_a_call_that_takes_too_long_ends_and_says_which_limit_it_was(api, limit):
+    if limit == "first_byte" and not MODE["stream"]:
+        limit = "timeout"  # a whole reply comes when it is ready: it has no first piece to wait for
+        error = await failure(api, [LATE["first_byte"]], first_byte=timedelta(milliseconds=1), timeout=SOON)
+    else:
+        limits: dict[str, Any] = {"between_chunks": timedelta(seconds=20), limit: SOON}
+        error = await failure(api, [LATE[limit]], **limits)
+    assert error.kind == "timeout"
+    assert f"0.1 s ({limit})" in error.message
+
+
+SOON = timedelta(seconds=0.1)
+
+
+@IN_EVERY_WAY
+async def test_a_server_that_only_keeps_the_connection_alive_is_given_up(api):
+    error = await failure(api, [{"hang": "ping"}], first_byte=SOON, between_chunks=SOON, timeout=SOON * 2)
+    assert error.kind == "timeout"
+    assert ("(first_byte)" if MODE["stream"] else "(timeout)") in error.message
+
+
+@IN_EVERY_WAY
+async def test_a_reply_that_broke_off_has_an_estimate_of_what_it_used(api):
+    text = "some words " * 40
+    error = await failure(api, [{"text": text, "drop": "body"}])
+    assert error.usage
+    assert error.usage.estimated
+    assert error.usage.input_tokens > 10
+    assert 0 < error.usage.output_tokens < len(text) / (4 if MODE["stream"] else 1)
+    assert (await failure(api, [{"drop": True}])).usage is None
+    assert (await failure(api, [{"error": {"kind": "server"}}])).usage is None
 
 
 @BOTH
-async def test_no_answer_is_a_timeout(api):
-    error = await failure(api, [{"hang": True}], timeout=timedelta(seconds=0.2))
-    assert (error.kind, error.message.endswith("did not answer in time.")) == ("timeout", True)
+async def test_an_error_in_the_middle_of_a_stream_is_that_error(api):
+    error = {"kind": "overloaded", "message": f"overloaded, says {KEY}", "streamed": True}
+    caught = await failure(api, [{"text": "some words " * 9, "error": error}])
+    assert (caught.kind, caught.message) == ("overloaded", "overloaded, says [key]")
+    assert caught.usage
+    assert caught.usage.output_tokens > 0
+
+
+@IN_EVERY_WAY
+async def test_a_malformed_answer_is_a_server_error_that_shows_it(api):
+    error = await failure(api, [{"text": "some words " * 9, "malformed": True}])
+    assert (error.kind, error.message.startswith("The answer is not ")) == ("server", True)
 
 
 @BOTH
