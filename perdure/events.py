@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -53,7 +54,10 @@ class ModelStarted(EventBase):
 
 
 class ModelFinished(EventBase):
-    """The model replied. `duration` is that of the attempt that succeeded; `calls` are positions and names."""
+    """The model replied. `duration` is that of the attempt that succeeded; `calls` are positions and names.
+
+    `fallback` says why the agent's first model was not the one that answered, "" where it was.
+    """
 
     type: Literal["model_finished"]
     model: str
@@ -61,6 +65,8 @@ class ModelFinished(EventBase):
     calls: list[str] = Field(default_factory=list)
     finish: str = "stop"
     usage: Usage = Usage()
+    cost_usd: Decimal | None = None
+    fallback: str = ""
     attempt: int = 1
     duration: timedelta | None = None
 
@@ -191,6 +197,7 @@ class RunFinished(EventBase):
     reason: str | None = None
     failure: str | None = None
     usage: Usage = Usage()
+    cost_usd: Decimal | None = None
     duration: timedelta = timedelta()
 
 

@@ -80,6 +80,7 @@ def _head(
     started = projection.started_at or datetime.now(UTC)
     took = result.duration if projection.ended else datetime.now(UTC) - started
     failure = f" ({safe(result.failure)})" if result.failure else ""
+    cost = story.money(result.cost_usd) or ", cost not known"
     rows = [
         ("Run", paint(safe(projection.run_id), "bold", stream)),
         ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
@@ -87,7 +88,10 @@ def _head(
         ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
         ("Reason", one_line(result.reason or "", 1000)),
         ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),
-        ("Used", f"{result.steps} of {state.limits.steps} steps, {story.tokens(result.usage)}"),
+        (
+            "Used",
+            f"{result.steps} of {state.limits.steps} steps, {story.tokens(result.usage)}{cost}",
+        ),
         ("Web UI", page or ""),
     ]
     yield from (f"{name:<9}{text}" for name, text in rows if text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
+from decimal import Decimal
 from typing import TextIO, assert_never
 
 from perdure import events as ev
@@ -46,6 +47,11 @@ def tokens(usage: Usage) -> str:
     cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
     about = "about " if usage.estimated else ""
     return f"{about}{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"
+
+
+def money(cost: Decimal | None) -> str:
+    """Return a cost for a person: `, $0.0123`, or nothing where the price is not known."""
+    return "" if cost is None else f", ${cost:,.2f}" if cost >= 1 else f", ${cost:.4f}"
 
 
 def line(event: ev.Event, begun: datetime, stream: TextIO) -> str:
@@ -95,7 +101,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.RuntimeFault():
             return f"{paint('fault', 'red', stream)}: {one_line(event.message, 500)}"
         case ev.RunFinished():
-            return f"{status_word(event.status, stream)}, {tokens(event.usage)}{_because(event.reason or '')}"
+            used = f"{tokens(event.usage)}{money(event.cost_usd)}"
+            return f"{status_word(event.status, stream)}, {used}{_because(event.reason or '')}"
         case _:
             assert_never(event)
 
@@ -114,7 +121,8 @@ def _reply(event: ev.ModelFinished, stream: TextIO) -> str:
     tried = f", attempt {event.attempt}" if event.attempt > 1 else ""
     cut = "" if event.finish in ("stop", "calls") else f", {event.finish}"
     calls = f", calls {one_line(', '.join(event.calls))}" if event.calls else ""
-    reply = f"model replied{took}{tried}{cut}, {tokens(event.usage)}{calls}"
+    other = f" ({safe(event.model)}: {one_line(event.fallback, 300)})" if event.fallback else ""
+    reply = f"model replied{other}{took}{tried}{cut}, {tokens(event.usage)}{money(event.cost_usd)}{calls}"
     aside = event.calls and event.text.strip()
     return f"{reply}\n{INDENT}{paint(one_line(event.text, 300), 'dim', stream)}" if aside else reply
 

@@ -163,6 +163,7 @@ class Projection(People):
             reason=result.reason,
             failure=result.failure,
             usage=result.usage,
+            cost_usd=result.cost_usd,
             duration=result.duration,
         )
 
@@ -280,7 +281,9 @@ class Projection(People):
             text=turn.message.text,
             calls=[f"{state.steps}.{index} {call.name}" for index, call in enumerate(turn.message.calls, 1)],
             finish=turn.finish,
-            usage=turn.usage,
+            usage=turn.usage + turn.wasted,
+            cost_usd=turn.cost_usd,
+            fallback=turn.fallback,
             attempt=activity.attempt,
             duration=self._now - activity.started if activity.started else None,
         )

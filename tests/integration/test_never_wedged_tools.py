@@ -412,7 +412,8 @@ async def test_a_tool_with_arguments_of_a_megabyte_and_an_answer_of_a_megabyte_i
         return len(text)
 
     script = [calling("echo", {"text": f"{number}" + "x" * 900_000}) for number in range(3)]
-    done = await stage.run([*script, "y" * 900_000], [echo], limits=Limits(steps=10, input_tokens=None, output_tokens=None))
+    limits = Limits(steps=10, input_tokens=None, output_tokens=None)
+    done = await stage.run([*script, "y" * 900_000], [echo], limits=limits)
     assert done.result.status == "completed"
     assert [result.content for result in done.results] == ["900001"] * 3
 

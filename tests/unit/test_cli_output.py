@@ -3,6 +3,7 @@
 import json
 import sys
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from io import StringIO
 from typing import Any
 
@@ -157,3 +158,12 @@ def test_the_board_shows_tools_under_way_what_waits_and_tokens_so_far():
         )
     )
     assert board.line(later).startswith("working 3.0 s")
+
+
+def test_a_cost_is_told_where_it_is_known_and_a_model_that_stood_in_is_named():
+    cost: dict[str, Any] = {"cost_usd": Decimal("0.01234"), "fallback": "openai:big is down"}
+    reply = ev.ModelFinished(type="model_finished", model="openai:small", **cost, **COMMON)
+    told = story.what(reply, StringIO())
+    assert told == "model replied (openai:small: openai:big is down), 0 tokens in, 0 out, $0.0123"
+    unknown = story.what(ev.ModelFinished(type="model_finished", model="m", **COMMON), StringIO())
+    assert "$" not in unknown

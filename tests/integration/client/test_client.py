@@ -160,7 +160,7 @@ async def test_run_that_was_terminated_from_outside_is_told_so(office, client):
 async def test_run_that_used_up_its_steps_goes_on_with_more_and_does_nothing_twice(office):
     handle = await office.start(5, "So far.", 6, "Done.", approval="never", limits=Limits(steps=2))
     assert (await handle.result()).status == "budget_exhausted"
-    with pytest.raises(PerdureError, match="The limit of 2 steps is reached. Resume it with more"):
+    with pytest.raises(PerdureError, match=r"The limit of 2 steps is reached\. Resume it with more"):
         await handle.resume()
     again = await handle.resume(add_steps=5)
     result = await again.result()
