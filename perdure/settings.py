@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 def _duration(value: Any, parse: ValidatorFunctionWrapHandler) -> timedelta:
@@ -22,6 +23,17 @@ def _duration(value: Any, parse: ValidatorFunctionWrapHandler) -> timedelta:
 
 
 Duration = Annotated[timedelta, WrapValidator(_duration)]
+
+
+def _per_model(value: Any, parse: ValidatorFunctionWrapHandler) -> dict[str, int]:
+    try:
+        limits: dict[str, int] = parse(json.loads(value) if isinstance(value, str) else value)
+    except ValueError:
+        raise ValueError('tokens per minute are JSON such as {"openai:gpt-5": 200000}, each 1 or more') from None
+    return limits
+
+
+PerModel = Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode, WrapValidator(_per_model)]
 
 
 class Settings(BaseSettings):
@@ -38,6 +50,12 @@ class Settings(BaseSettings):
         threads: Sync tools running at once in a worker. Default 32.
         max_activities: Calls at once in a worker. Default 100.
         max_runs: Runs kept in memory by a worker. Default 1000.
+        breaker_failures: So many failures of a model provider (of a tool's service) in a row, within
+            `breaker_window`, and this worker leaves it alone for `breaker_open`. Default 5.
+        breaker_window: Default 60 s.
+        breaker_open: Default 30 s.
+        tpm: Tokens per minute by model, as JSON: `{"openai:gpt-5": 200000}`; for this worker alone. Default: as many
+            as the server takes.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
     """
 
@@ -52,6 +70,10 @@ class Settings(BaseSettings):
     threads: int = Field(default=32, ge=1)
     max_activities: int = Field(default=100, ge=1)
     max_runs: int = Field(default=1000, ge=1)
+    breaker_failures: int = Field(default=5, ge=1)
+    breaker_window: Duration = Field(default=timedelta(seconds=60), gt=timedelta())
+    breaker_open: Duration = Field(default=timedelta(seconds=30), gt=timedelta())
+    tpm: PerModel = Field(default_factory=dict)
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 
     @property

@@ -22,3 +22,15 @@ def test_durations_are_seconds_or_iso_8601(monkeypatch, said, seconds):
 def test_what_is_no_duration_is_told_the_forms_of_one(said):
     with pytest.raises(ValidationError, match=r"a duration is a number of seconds \(7, 0.5\) or ISO 8601 \(PT7S\)"):
         Settings.model_validate({"grace": said})
+
+
+def test_tokens_per_minute_are_json_by_model(monkeypatch):
+    monkeypatch.setenv("PERDURE_TPM", '{"openai:gpt-5": 200000}')
+    assert Settings().tpm == {"openai:gpt-5": 200_000}
+
+
+@pytest.mark.parametrize("said", ["200000", "openai:gpt-5=7", "", '{"openai:gpt-5": 0}', '{"openai:gpt-5": "many"}'])
+def test_what_are_no_tokens_per_minute_is_told_the_form_of_them(monkeypatch, said):
+    monkeypatch.setenv("PERDURE_TPM", said)
+    with pytest.raises(ValidationError, match="tokens per minute are JSON such as"):
+        Settings()
