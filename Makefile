@@ -8,6 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS ?= tests
+JOBS ?= 4
 
 .PHONY: help demo test check fmt chaos bench docs ci clean
 .DEFAULT_GOAL := help
@@ -16,13 +17,15 @@ TESTS ?= tests
 help: ## Show this
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo
-	@echo '  ARGS="…" goes to the command behind a target; PYTHON=python3.12 VENV=DIR choose the environment.'
+	@echo '  ARGS="…" goes to the command behind a target; PYTHON=python3.12 VENV=DIR choose the environment,'
+	@echo '  TESTS=tests/unit some of the tests, and JOBS=0 runs them one after another, in this very process.'
 
 demo: $(VENV)/.engine ## A trip booked with approval while its worker is killed (YES=1: approve by itself)
 	@$(BIN)/perdure demo $(if $(YES),--yes) $(ARGS)
 
-test: $(VENV)/.dev ## Run the tests: unit, integration, acceptance, each crash once (TESTS=tests/unit: some)
-	@$(BIN)/python -m pytest $(TESTS) $(ARGS)
+# A file's tests stay together: they share what it starts. Most wait more than they compute.
+test: $(VENV)/.test ## Run the tests: unit, integration, acceptance, each crash once
+	@$(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types and the unit tests
 	$(BIN)/ruff check .
@@ -63,7 +66,12 @@ $(VENV)/.engine: pyproject.toml | $(VENV)/bin/python
 	@$(PIP) install -e '.[engine]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo 'Installing Perdure and its tests into $(VENV) …' >&2
-	@$(PIP) install -e '.[engine,postgres,dev]'
+	@$(PIP) install -e '.[engine,postgres,test]'
 	@touch $@ $(VENV)/.engine
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	@echo 'Installing Perdure, its tests and their tools into $(VENV) …' >&2
+	@$(PIP) install -e '.[engine,postgres,dev]'
+	@touch $@ $(VENV)/.test $(VENV)/.engine

@@ -1,10 +1,17 @@
 """What many tests share: one engine for the whole session, and a client of it."""
 
+import asyncio
+import io
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import traceback
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -41,3 +48,29 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 async def client(engine: Settings) -> Client:
     """A client of that engine."""
     return await Client.connect(engine)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Have a test that is ended for its length tell where it was; by itself it would name the loop alone."""
+    armed = yield
+    fail = signal.getsignal(signal.SIGALRM)
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        item.add_report_section("call", "tasks and threads at the timeout", whereabouts())
+        assert callable(fail)
+        fail(number, frame)
+
+    signal.signal(signal.SIGALRM, tell)
+    return armed
+
+
+def whereabouts() -> str:
+    """Return where all tasks of the running loop, and all other threads, are just now."""
+    text = io.StringIO()
+    for task in asyncio.all_tasks() if asyncio._get_running_loop() else ():
+        task.print_stack(file=text)
+    for thread, frame in sys._current_frames().items():
+        if thread != threading.get_ident():  # the failure itself shows that one
+            text.write(f"Thread {thread}:\n{''.join(traceback.format_stack(frame))}")
+    return text.getvalue()

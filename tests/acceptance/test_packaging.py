@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(240)  # an environment is installed, from the network perhaps
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "perdure", "workflows", "activities", "examples")
@@ -54,6 +56,10 @@ def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.Compl
     result = subprocess.run(command, cwd=cwd, env=CLEAN, check=False, capture_output=True, text=True, timeout=300)
     assert not check or result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result
+
+
+def pip(environment: Path, *words: str) -> None:
+    run(sys.executable, "-m", "pip", "--python", environment / "python", *words, cwd=environment)
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +131,8 @@ def test_sdist_holds_real_files_and_the_licence(sdist: Path):
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of a fresh environment: the wheel with its own dependencies, and a user's two packages."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
-    run(folder / "bin/python", "-m", "pip", "install", "-q", f"{wheel}[engine]", cwd=folder)
+    venv.create(folder)
+    pip(folder / "bin", "install", "-q", "--no-compile", f"{wheel}[engine]")
     packages = next(folder.glob("lib/python*/site-packages"))
     for name, text in {"workflows": "GREETING = 'Hello'\n", "activities": "MARK = '!'\n"}.items():
         (packages / name).mkdir()
@@ -167,8 +173,8 @@ for module in pkgutil.walk_packages(perdure.__path__, "perdure.", onerror=broken
     run(installed / "python", "-c", script, cwd=home)
 
 
-def test_dependencies_agree_with_each_other(installed: Path, home: Path):
-    run(installed / "python", "-m", "pip", "check", cwd=home)
+def test_dependencies_agree_with_each_other(installed: Path):
+    pip(installed, "check")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from tests.chaos.play import Case, call, kill, play
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 ASKING = call("pay", ask="yes")
 

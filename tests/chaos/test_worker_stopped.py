@@ -9,7 +9,7 @@ from tests.chaos.play import Case, call, play
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 
 def one(name, point, *, status="ok", effects=1, doubts=0, goes_on=False):
