@@ -105,7 +105,8 @@ MOVES = st.lists(
 def test_whatever_happens_an_open_one_lets_one_request_through_at_a_time_and_none_for_ever_out(moves):
     clock = Clock()
     breaker = Breaker(failures=3, window=60, open_for=30, clock=clock)
-    under_way, probes = [], 0
+    under_way: list[tuple[int, bool]] = []
+    probes = 0
     for move, seconds, which in moves:
         clock.now += seconds
         if move != "enter" and under_way:
