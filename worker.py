@@ -15,6 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities.conversations import Conversations
+from perdure.activities.edge import Edge
 from perdure.activities.model import ModelActivities
 from perdure.activities.stores import CatalogueEntry, open_store, store_url
 from perdure.activities.toolbox import Toolbox
@@ -46,9 +47,10 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     await search_attributes.ensure(client)
     conversations = Conversations(settings.cache_bytes)
     async with Toolbox(by_name, client, settings.threads) as toolbox:
-        models = ModelActivities(client, by_name, conversations, toolbox.run)
+        edge = Edge(settings)
+        models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         tools = ToolActivities(by_name, toolbox, conversations, settings.cancel_grace)
-        async with contextlib.aclosing(models), _worker(client, task_queue, models, tools, settings):
+        async with contextlib.aclosing(edge), _worker(client, task_queue, models, tools, settings):
             announcing = asyncio.create_task(_announce(client.namespace, by_name, task_queue, settings))
             try:
                 yield

@@ -1,37 +1,87 @@
-"""Heartbeats of an activity, for as long as its process lives."""
+"""Heartbeats of an activity, for as long as its process lives, and what attempts leave to those after them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 
 from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError
 from temporalio.service import RPCError
 
+from perdure.messages import Data, Usage
+
+
+class Tried(Data):
+    """What the attempts of one model call leave to those after them, on whichever worker.
+
+    Attributes:
+        model: Which of the agent's models is due, by its place in their order.
+        reason: Why it is not the first one, for a person.
+        failed: Attempts that count as tries of that model; those lost with their worker don't.
+        kept: Tokens that its limit of tokens per minute keeps for the next attempt.
+        sent: Input tokens of a request under way. Still set at the next attempt, it was lost with its worker.
+        wasted: Of the attempts that failed half-way.
+        cost_usd: Of those; None where a price is not known.
+        uncapped: True if the provider has refused the limit of a reply that the run's budget asks for.
+    """
+
+    model: int = 0
+    reason: str = ""
+    failed: int = 0
+    kept: int = 0
+    sent: int = 0
+    wasted: Usage = Usage()
+    cost_usd: Decimal | None = Decimal(0)
+    uncapped: bool = False
+
+
+class Pulse:
+    """The heartbeats of one attempt. What it was left, or keeps itself, is told with each of them, so that it lasts."""
+
+    def __init__(self) -> None:
+        self._details = list(activity.info().heartbeat_details)
+
+    @property
+    def tried(self) -> Tried:
+        """What was left last."""
+        return Tried.model_validate(self._details[0]) if self._details else Tried()
+
+    def keep(self, tried: Tried) -> None:
+        """Leave `tried` to the attempts after this one, with the next heartbeat."""
+        self._details = [tried]
+
+    def leave(self, tried: Tried) -> None:
+        """Leave `tried` to the attempts after this one, at once. To be called just before the attempt fails."""
+        self.keep(tried)
+        self.beat()
+
+    def beat(self) -> None:
+        """Tell the engine that the attempt is alive."""
+        activity.heartbeat(*self._details)
+
 
 @asynccontextmanager
-async def heartbeats() -> AsyncGenerator[None]:
-    """Heartbeat three times per heartbeat timeout while the block runs; without a timeout, do nothing.
-
-    What an earlier attempt has counted (see `failed_before`) is told again each time, so that it is kept.
-    """
+async def heartbeats() -> AsyncGenerator[Pulse]:
+    """Heartbeat three times per heartbeat timeout while the block runs; without a timeout, only when asked to."""
+    pulse = Pulse()
     timeout = activity.info().heartbeat_timeout
     if not timeout:
-        yield
+        yield pulse
         return
-    task = asyncio.create_task(_beat(timeout.total_seconds() / 3))
+    task = asyncio.create_task(_beat(pulse, timeout.total_seconds() / 3))
     try:
-        yield
+        yield pulse
     finally:
         task.cancel()
 
 
-async def _beat(interval: float) -> None:
+async def _beat(pulse: Pulse, interval: float) -> None:
     while True:
         await asyncio.sleep(interval)  # first: a quick call then costs the server no request but its result
-        activity.heartbeat(*activity.info().heartbeat_details)
+        pulse.beat()
 
 
 async def given_up() -> bool:
@@ -47,19 +97,3 @@ async def given_up() -> bool:
     except RPCError:
         return True
     return False
-
-
-def failed_before() -> int:
-    """Return how many attempts have counted themselves as failed; those lost with their worker have not."""
-    details = activity.info().heartbeat_details
-    return details[0] if details else 0
-
-
-def count_failure() -> int:
-    """Count this attempt as failed, for those after it, on whichever worker; return the count.
-
-    To be called last, just before the attempt fails.
-    """
-    failed = failed_before() + 1
-    activity.heartbeat(failed)
-    return failed

@@ -55,17 +55,17 @@ def _brief(text: str) -> str:
     return clean(text if len(text) <= 300 else f"{text[:300]}…")  # noqa: PLR2004
 
 
-async def judge_reply(reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run) -> ModelTurn:
-    """Return `reply` as it enters the run: every call parsed, validated and judged for approval."""
+async def judge_reply(reply: ModelReply, model: str, spec: AgentSpec, agent: Agent | None, run: Run) -> ModelTurn:
+    """Return `model`'s reply as it enters the run: every call parsed, validated and judged for approval."""
     calls = [await _judge_call(raw, reply, spec, agent, run) for raw in reply.calls]
     message = AssistantMessage(
         role="assistant",
         text=clean(reply.text),
         calls=calls,
         reasoning=list(reply.reasoning),
-        provider=spec.model.partition(":")[0],
+        provider=model.partition(":")[0],
     )
-    return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=reply.model)
+    return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=reply.model or model)
 
 
 async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run) -> ToolCall:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         ToolError,
     )
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
-    from perdure.policies import AgentSpec, Approval, Limits, ModelSettings
+    from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Price
     from perdure.settings import Settings
     from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, tool
 
@@ -43,6 +43,7 @@ __all__ = [
     "ModelSettings",
     "NotDone",
     "PerdureError",
+    "Price",
     "RunCancelled",
     "RunFailed",
     "RunHandle",
@@ -74,7 +75,7 @@ _NAMES = {
         "ToolError",
     ),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
-    "policies": ("AgentSpec", "Approval", "Limits", "ModelSettings"),
+    "policies": ("AgentSpec", "Approval", "Limits", "ModelSettings", "Price"),
     "settings": ("Settings",),
     "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "tool"),
 }

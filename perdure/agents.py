@@ -55,7 +55,8 @@ class Agent:
 
     Args:
         name: As in `perdure run NAME`. Letters, digits, `-` and `_`.
-        model: `openai:gpt-…` (any Chat Completions server), `openai-responses:…` or `scripted:FILE`.
+        model: `openai:gpt-…` (any Chat Completions server), `openai-responses:…` or `scripted:FILE`. A list names
+            them in order: the next one is asked where one is down.
         instructions: The system prompt.
         tools: Made by `@tool`, `Tool.from_schema` or `Tool.remote`; their names differ.
         settings: Temperature and so on.
@@ -70,7 +71,7 @@ class Agent:
     """
 
     name: str
-    model: str
+    model: str | Sequence[str]
     instructions: str = ""
     tools: Sequence[Tool] = ()
     settings: ModelSettings = field(default_factory=ModelSettings)
@@ -83,11 +84,10 @@ class Agent:
         """Check what only the whole agent can tell."""
         if not self.name or not self.name.replace("-", "").replace("_", "").isalnum():
             raise AgentError(f"An agent's name is made of letters, digits, '-' and '_'; {self.name!r} is not.")
-        provider, _, rest = self.model.partition(":")
-        if not provider or not rest:
-            raise AgentError(
-                f"Agent {self.name!r}: model {self.model!r} has to be PROVIDER:NAME, such as openai:gpt-5."
-            )
+        for model in self._models or [self.model]:
+            provider, _, rest = model.partition(":") if isinstance(model, str) else ("", "", "")
+            if not provider or not rest:
+                raise AgentError(f"Agent {self.name!r}: model {model!r} has to be PROVIDER:NAME, such as openai:gpt-5.")
         self._check_tools()
         if not (isinstance(self.approval, Approval) or self.approval in ("never", "always") or callable(self.approval)):
             words = "'never', 'always', an Approval or a function"
@@ -99,6 +99,10 @@ class Agent:
             _ = self.spec
         except ValueError as error:
             raise AgentError(f"Agent {self.name!r}: {sentence(error)}") from error
+
+    @property
+    def _models(self) -> list[Any]:
+        return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
 
     def _check_tools(self) -> None:
         if not isinstance(self.tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget the []
@@ -133,7 +137,8 @@ class Agent:
         """The agent as data."""
         return AgentSpec(
             name=self.name,
-            model=self.model,
+            model=self._models[0],
+            fallbacks=list(self._models[1:]),
             settings=self.settings,
             instructions=self.instructions,
             tools=[tool.spec for tool in self.tools],

@@ -152,6 +152,7 @@ class ModelError(Exception):
         usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
+        self.usage = usage
         self.kind: ModelErrorKind = kind
         self.message = message
         self.retry_after = retry_after

@@ -180,6 +180,11 @@ class AgentSpec(Data):
     limits: Limits = Limits()
     approval: Approval = Approval()
 
+    @property
+    def models(self) -> list[str]:
+        """All models, in the order in which they are asked."""
+        return [self.model, *self.fallbacks]
+
     def tool(self, name: str) -> ToolSpec | None:
         """Return the tool of that name, or None."""
         return next((tool for tool in self.tools if tool.name == name), None)

@@ -56,3 +56,13 @@ def open_model(name: str, settings: ModelSettings) -> Model:
         known = ", ".join(sorted(_factories))
         raise ModelError("bad_request", f"Model {name!r} has to be PROVIDER:NAME; known providers are {known}.")
     return factory(rest, settings)
+
+
+def address_of(name: str, settings: ModelSettings) -> str:
+    """Return where the requests for a model go: its server's address, or the provider's name where it has none."""
+    provider = name.partition(":")[0]
+    if _factories.get(provider) not in (_chat, _responses):
+        return provider
+    from perdure.activities.providers.openai_client import base_url
+
+    return base_url(settings)

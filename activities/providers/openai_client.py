@@ -25,6 +25,11 @@ _OFFICIAL = (".openai.com", ".openai.azure.com")
 _CONNECT_SECONDS = 10.0
 
 
+def base_url(settings: ModelSettings) -> str:
+    """Return the address that the settings mean, as it was written."""
+    return (settings.base_url or os.environ.get("OPENAI_BASE_URL") or _HOME).strip()
+
+
 class Endpoint:
     """Where requests go.
 
@@ -41,7 +46,7 @@ class Endpoint:
     """
 
     def __init__(self, settings: ModelSettings) -> None:
-        self._base_url = (settings.base_url or os.environ.get("OPENAI_BASE_URL") or _HOME).strip()
+        self._base_url = base_url(settings)
         host = _host(self._base_url)
         self.address = scrub(self._base_url)
         self.custom = not f".{host}".endswith(_OFFICIAL)

@@ -186,7 +186,10 @@ class Demo:
         line("engine", f"Temporal at {stage.client.temporal.service_client.config.target_host}{ui}")
         books = session.short_path(stage.ledger)
         line("bookings", f"a service at {stage.bookings.address}, with its own books in {books}")
-        line("model", f"follows a script, over HTTP at {stage.script.base_url}" if stage.script else stage.agent.model)
+        line(
+            "model",
+            f"follows a script, over HTTP at {stage.script.base_url}" if stage.script else stage.agent.spec.model,
+        )
         line("worker", f"process {stage.worker.pid} starts")
         line("run", f"{self.handle.id}: “{script.task(stage.today)}”")
 

@@ -83,7 +83,11 @@ async def _examine(settings: Settings, file: str | None) -> list[Finding]:
         findings.append(Finding("workers", "note", "no worker has announced an agent yet", advice))
     if client:
         findings += await asyncio.gather(*(_workers(client, queue, agents) for queue in _queues(agents)))
-    models = {(one.spec.model, one.spec.settings.model_dump_json()): one.spec for one in agents}
+    models = {
+        (model, one.spec.settings.model_dump_json()): one.spec.model_copy(update={"model": model})
+        for one in agents
+        for model in one.spec.models
+    }
     return [*findings, *await asyncio.gather(*(_model(spec) for spec in models.values()))]
 
 

@@ -249,7 +249,7 @@ def usage_or_estimate(written: Mapping[str, int | None], request: ModelRequest, 
     """
     sent, received = written.get("input") or None, written.get("output")
     return Usage(
-        input_tokens=sent if sent is not None else _tokens(_request_characters(request)),
+        input_tokens=sent if sent is not None else request_tokens(request),
         cached_tokens=written.get("cached") or 0,
         output_tokens=received if received is not None else _tokens(_reply_characters(reply)),
         reasoning_tokens=written.get("reasoning") or 0,
@@ -259,8 +259,12 @@ def usage_or_estimate(written: Mapping[str, int | None], request: ModelRequest, 
 
 def usage_of_part(request: ModelRequest, characters: int) -> Usage:
     """Return the estimated usage of a call whose reply broke off after so many characters."""
-    sent = _tokens(_request_characters(request))
-    return Usage(input_tokens=sent, output_tokens=_tokens(characters), estimated=True)
+    return Usage(input_tokens=request_tokens(request), output_tokens=_tokens(characters), estimated=True)
+
+
+def request_tokens(request: ModelRequest) -> int:
+    """Return an estimate of the tokens of a request, its tools included: 4 characters a token, attachments flat."""
+    return _tokens(_request_characters(request))
 
 
 def _tokens(characters: int) -> int:

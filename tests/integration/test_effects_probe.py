@@ -179,7 +179,7 @@ async def test_of_a_tool_that_still_runs_not_done_is_never_believed(stage, ancho
 async def test_a_probe_that_was_removed_meanwhile_knows_nothing(stage):
     act, _ = doubtful(lambda ctx, seat: Done())
     agent = stage.agent(SCRIPT, [act])
-    without = type(agent)("subject", agent.model, tools=[doubtful(None)[0]])
+    without = type(agent)("subject", agent.spec.model, tools=[doubtful(None)[0]])
     await stage.serve(without)
     handle = await stage.start_again(agent)  # by the rules of the agent with the probe
     await stage.until(handle, "in_doubt")

@@ -53,6 +53,13 @@ def test_spec_holds_all_that_a_run_needs_and_comes_back_from_json_unchanged():
     assert AgentSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
+def test_models_after_the_first_are_its_fallbacks():
+    spec = Agent("travel", ["openai:gpt-5", "openai:gpt-4o", "openai-responses:o3"]).spec
+    assert (spec.model, spec.fallbacks) == ("openai:gpt-5", ["openai:gpt-4o", "openai-responses:o3"])
+    assert spec.models == ["openai:gpt-5", "openai:gpt-4o", "openai-responses:o3"]
+    assert Agent("travel", ["openai:gpt-5"]).hash == Agent("travel", "openai:gpt-5").hash
+
+
 def test_equal_agents_have_one_hash_and_every_change_gives_another():
     def agent(**changes) -> Agent:
         fields: dict[str, Any] = {"name": "a", "model": "openai:x", "tools": [book], **changes}
@@ -154,6 +161,10 @@ def plain() -> None: ...
         ({"model": "gpt-5"}, "model 'gpt-5' has to be PROVIDER:NAME"),
         ({"model": "openai:"}, "has to be PROVIDER:NAME"),
         ({"model": ":x"}, "has to be PROVIDER:NAME"),
+        ({"model": ["openai:x", "gpt-5"]}, "model 'gpt-5' has to be PROVIDER:NAME"),
+        ({"model": []}, "model [] has to be PROVIDER:NAME"),
+        ({"model": None}, "model None has to be PROVIDER:NAME"),
+        ({"model": {"openai:x"}}, "has to be PROVIDER:NAME"),
         ({"tools": [book, book]}, "two tools named 'book'; rename one with name="),
         ({"tools": [plain]}, "is not a tool; decorate the function with @tool"),
         ({"tools": book}, "tools has to be a list"),

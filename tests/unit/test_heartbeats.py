@@ -10,23 +10,46 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.bodies import Gate
-from perdure.activities.heartbeats import count_failure, failed_before, given_up
+from perdure.activities.heartbeats import Pulse, Tried, given_up
+from perdure.messages import Usage
+
+
+def attempt(kept, leaves):
+    """Run one attempt, which is left what is in `kept`, and leaves something there."""
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, attempt=7, heartbeat_details=kept)
+    environment.on_heartbeat = lambda *details: kept.__setitem__(slice(None), details)
+    environment.run(leaves)
 
 
 def test_attempts_lost_with_their_worker_do_not_count_as_failed():
-    environment = ActivityEnvironment()
-    environment.info = dataclasses.replace(environment.info, attempt=7)
-    assert environment.run(failed_before) == 0
+    attempt([], lambda: Pulse().tried == Tried() or pytest.fail("something was tried"))
 
 
-def test_failures_are_counted_from_attempt_to_attempt():
+def test_what_was_tried_is_left_from_attempt_to_attempt():
     kept: list[Any] = []
     for _ in range(3):
-        environment = ActivityEnvironment()
-        environment.info = dataclasses.replace(environment.info, heartbeat_details=kept)
-        environment.on_heartbeat = lambda *details: kept.__setitem__(slice(None), details)
-        environment.run(count_failure)
-    assert kept == [3]
+
+        def fail():
+            pulse = Pulse()
+            pulse.leave(pulse.tried.model_copy(update={"failed": pulse.tried.failed + 1}))
+
+        attempt(kept, fail)
+    assert kept == [Tried(failed=3)]
+
+
+def test_each_heartbeat_tells_what_is_kept_so_that_it_is_not_forgotten():
+    kept: list[Any] = [{"failed": 2, "wasted": {"input_tokens": 7}}]  # as it comes from the engine
+
+    def work():
+        pulse = Pulse()
+        pulse.beat()
+        assert kept == [{"failed": 2, "wasted": {"input_tokens": 7}}]
+        pulse.keep(pulse.tried.model_copy(update={"sent": 5}))
+        pulse.beat()
+
+    attempt(kept, work)
+    assert kept == [Tried(failed=2, wasted=Usage(input_tokens=7), sent=5)]
 
 
 class Engine:

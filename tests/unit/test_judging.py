@@ -41,7 +41,7 @@ AGENT = Agent("a", "openai:x", tools=[find, ping])
 
 async def judged(arguments: str, *, name: str = "find", agent: Agent = AGENT, finish: Any = "calls") -> ToolCall:
     reply = ModelReply(calls=[RawCall("c1", name, arguments)], finish=finish)
-    turn = await judge_reply(reply, agent.spec, agent, at_once)
+    turn = await judge_reply(reply, agent.spec.model, agent.spec, agent, at_once)
     assert ModelTurn.model_validate_json(turn.model_dump_json()) == turn, "a history gives back what was put in"
     content_hash(turn.message)
     return turn.message.calls[0]
@@ -190,7 +190,7 @@ async def test_call_of_a_reply_that_was_cut_off_is_not_executed_even_if_it_looks
 async def test_reply_keeps_text_reasoning_usage_and_who_wrote_it():
     usage = Usage(input_tokens=3)
     reply = ModelReply(text="half \ud83d", finish="stop", usage=usage, reasoning=[{"id": "r"}], model="gpt-x-1")
-    turn = await judge_reply(reply, AGENT.spec, AGENT, at_once)
+    turn = await judge_reply(reply, AGENT.spec.model, AGENT.spec, AGENT, at_once)
     assert (turn.message.text, turn.message.reasoning, turn.message.provider) == ("half ?", [{"id": "r"}], "openai")
     assert (turn.finish, turn.usage, turn.model) == ("stop", usage, "gpt-x-1")
 

@@ -1,0 +1,160 @@
+"""One attempt of a model call: which model is due, how long it may take, and what its failure leads to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.heartbeats import Pulse, Tried
+from perdure.budgets import Allowance
+from perdure.errors import ModelError
+from perdure.messages import Usage
+from perdure.results import short
+
+_AT_ONCE = timedelta(milliseconds=1)
+"""The engine takes a delay of zero for none given."""
+
+_NOT_MINE = frozenset({"authentication", "quota", "overloaded"})
+"""Kinds after which another model is asked at once, where there is one."""
+
+
+def due(tried: Tried, models: Sequence[str], wait: Callable[[str], float]) -> tuple[Tried, float]:
+    """Return `tried` with the first model from the due one on that may be asked now, and 0.
+
+    Where none may, `tried` as it is, and the seconds until one may be asked. `wait` tells them of a model.
+    """
+    waits = [wait(model) for model in models[tried.model :]]
+    if 0 not in waits:
+        return tried, min(waits)
+    skipped = waits.index(0)
+    if not skipped:
+        return tried, 0.0
+    reason = tried.reason or f"{models[tried.model]} is not asked at present: it failed again and again."
+    return tried.model_copy(update={"model": tried.model + skipped, "failed": 0, "kept": 0, "reason": reason}), 0.0
+
+
+def move_on(tried: Tried, models: Sequence[str], words: str) -> Tried | None:
+    """Return what is tried next after the due model, which failed with these words; None if it was the last."""
+    if tried.model + 1 >= len(models):
+        return None
+    reason = tried.reason or f"{models[tried.model]}: {short(words)}"
+    return tried.model_copy(update={"model": tried.model + 1, "failed": 0, "kept": 0, "reason": reason})
+
+
+def next_try(error: ModelError, tried: Tried, models: Sequence[str], attempts: int) -> Tried | None:
+    """Return what is tried after a failure; None if nothing is, since it would not help, or all were tried."""
+    if error.kind in _NOT_MINE and (moved := move_on(tried, models, error.message)):
+        return moved
+    if not error.transient:
+        return None
+    if tried.failed + 1 < attempts:
+        return tried.model_copy(update={"failed": tried.failed + 1})
+    return move_on(tried, models, error.message)
+
+
+def backoff(failed: int) -> timedelta:
+    """Return the time between two tries: 0.5 s, doubling up to 30 s, with jitter."""
+    return timedelta(seconds=min(0.5 * 2 ** min(failed - 1, 10), 30) * random.uniform(0.8, 1.2))  # noqa: S311
+
+
+class Attempt:
+    """What one attempt knows.
+
+    Args:
+        models: The agent's, in order.
+        allowance: What the run may still spend, as of when the call was scheduled.
+        pulse: Holds what earlier attempts have left.
+    """
+
+    def __init__(self, models: Sequence[str], allowance: Allowance, pulse: Pulse) -> None:
+        self._models = models
+        self._seconds = allowance.seconds
+        self._pulse = pulse
+        self.tried = pulse.tried
+
+    @property
+    def model(self) -> str:
+        """The model that is due."""
+        return self._models[self.tried.model]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the run's time is up; None: no limit."""
+        if self._seconds is None:
+            return None
+        return self._seconds - (datetime.now(UTC) - activity.info().scheduled_time).total_seconds()
+
+    def choose(self, wait: Callable[[str], float]) -> None:
+        """Take the first model that may be asked now.
+
+        Raises:
+            ApplicationError: If none may, to be tried again when one may; or if the run's time is up by then.
+        """
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            raise ended("budget", "The run's time is up.")
+        self.tried, seconds = due(self.tried, self._models, wait)
+        if seconds:
+            spread = timedelta(seconds=seconds * random.uniform(1, 1.2))  # noqa: S311 - or all would come at once
+            text = f"{self.model} is not asked at present: it failed again and again."
+            raise self.later("overloaded", text, spread)
+
+    def begin(self, tokens: int) -> None:
+        """Note that a request is sent: should this worker be lost now, its tokens are."""
+        self.tried = self.tried.model_copy(update={"kept": 0})
+        self._pulse.keep(self.tried.model_copy(update={"sent": tokens}))
+
+    def waste(self, usage: Usage, cost_usd: Decimal | None) -> None:
+        """Count what a request has cost that gave nothing; one that did has, unless its reply gets recorded."""
+        costs = added(self.tried.cost_usd, cost_usd)
+        self.tried = self.tried.model_copy(update={"wasted": self.tried.wasted + usage, "cost_usd": costs, "sent": 0})
+        self._pulse.keep(self.tried)
+
+    def in_time(self, delay: timedelta) -> bool:
+        """Return whether the run's time is not up after `delay`."""
+        left = self.seconds_left
+        return left is None or delay.total_seconds() <= left
+
+    def after(self, error: ModelError, attempts: int) -> ApplicationError:
+        """Return what the engine is told of a failure: the provider's words, whether to try again, and when.
+
+        A rate limit is no failure: see `later`. `attempts` are the tries of one model.
+        """
+        following = next_try(error, self.tried, self._models, attempts)
+        if following is None:
+            all_tried = len(self._models) > 1 and (error.transient or error.kind in _NOT_MINE)
+            named = f" All models were tried: {', '.join(self._models)}."
+            return ended(error.kind, f"{short(error.message)}{named if all_tried else ''}")
+        same = following.model == self.tried.model
+        return self._again(
+            error.kind, error.message, error.retry_after or backoff(following.failed) if same else _AT_ONCE, following
+        )
+
+    def later(self, kind: str, words: str, delay: timedelta = _AT_ONCE, **changes: object) -> ApplicationError:
+        """Return what the engine is told of an attempt to be made again after `delay`, which uses up no try."""
+        return self._again(kind, words, delay, self.tried.model_copy(update=changes))
+
+    def _again(self, kind: str, words: str, delay: timedelta, following: Tried) -> ApplicationError:
+        """Leave `following` to the next attempt. Without time for it, another model is asked, or the call is over."""
+        if not self.in_time(delay):
+            moved = move_on(self.tried, self._models, words)
+            if moved is None:
+                text = f"{words} It would be tried again in {delay.total_seconds():.1f} s, too late."
+                return ended("budget", f"The run's time is up: {short(text)}")
+            following, delay = moved, _AT_ONCE
+        self._pulse.leave(following)
+        return ApplicationError(short(words), type=kind, next_retry_delay=delay)
+
+
+def added(one: Decimal | None, other: Decimal | None) -> Decimal | None:
+    """Return the sum of two costs, which is not known where either is not."""
+    return None if one is None or other is None else one + other
+
+
+def ended(kind: str, words: str) -> ApplicationError:
+    """Return what the engine is told of a call that is not to be tried again."""
+    return ApplicationError(words, type=kind, non_retryable=True)

@@ -1,0 +1,217 @@
+"""The edge to the model providers: what all runs of a worker share, and one request to a model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from decimal import Decimal
+from functools import partial
+from typing import cast
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.allowances import NotAllowed, left_of, reply_limit
+from perdure.activities.attempts import Attempt, added, backoff, ended
+from perdure.activities.breakers import Breaker, Ended
+from perdure.activities.heartbeats import Pulse
+from perdure.activities.prices import cost
+from perdure.activities.providers import address_of, open_model
+from perdure.activities.throttle import Throttle
+from perdure.budgets import Allowance
+from perdure.errors import ModelError
+from perdure.messages import Usage
+from perdure.models import Model, ModelReply, ModelRequest
+from perdure.models.dialect import request_tokens
+from perdure.policies import ModelSettings
+from perdure.settings import Settings
+
+_DOWN = frozenset({"connection", "timeout", "server", "overloaded"})
+"""Kinds of failures that say that a provider is down."""
+
+_SMALL_REPLY = 4_096
+"""Tokens: a limit of a reply that every model takes, even one that refuses larger limits."""
+
+_GRACE = timedelta(seconds=1)
+"""An adapter that keeps to the timeout by itself knows what the call had used; any other is stopped here."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A model's reply.
+
+    Attributes:
+        model: Which one it was, as the agent names it.
+        wasted: Tokens of the attempts before that failed half-way.
+        cost_usd: Of all attempts; None where a price is not known.
+        fallback: Why it was not the agent's first model; "" where it was.
+    """
+
+    reply: ModelReply
+    model: str
+    wasted: Usage
+    cost_usd: Decimal | None
+    fallback: str
+
+
+class Edge:
+    """Models, breakers and limits of one worker.
+
+    Args:
+        settings: `breaker_…` and `tpm`.
+        clock: Returns seconds; only differences count.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._models: dict[str, Model] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._throttles: dict[str, Throttle] = {}
+        self._measured: dict[str, float] = {}  # tokens as a model counts them, by those estimated
+        self._uncapped: set[str] = set()
+
+    async def answer(self, models: Sequence[str], asked: ModelRequest, allowance: Allowance, pulse: Pulse) -> Answer:
+        """Make one request, to the first of `models` that may be asked.
+
+        Raises:
+            ApplicationError: If there is no reply; says whether and when to try again. What there is to know for
+                the next attempt is left with `pulse`.
+        """
+        attempt, settings = Attempt(models, allowance, pulse), asked.settings
+        if attempt.tried.sent:
+            lost = Usage(input_tokens=attempt.tried.sent, estimated=True)
+            attempt.waste(lost, _price(attempt.model, settings, lost))
+        attempt.choose(lambda model: self._breaker(model, settings).wait())
+        tokens = math.ceil(request_tokens(asked) * self._measured.get(attempt.model, 1.0))
+        limited = self._limited(attempt, asked, allowance, tokens)
+        self._queue(attempt, tokens)
+        reply = await self._send(attempt, limited, settings, tokens)
+        self._learn(attempt, asked, reply, tokens)
+        before, cost_usd = attempt.tried, _price(attempt.model, settings, reply.usage, reply.model)
+        attempt.waste(reply.usage, cost_usd)  # until it is recorded
+        total = added(before.cost_usd, cost_usd)
+        return Answer(reply, attempt.model, before.wasted, total, before.reason)
+
+    def _limited(self, attempt: Attempt, asked: ModelRequest, allowance: Allowance, tokens: int) -> ModelRequest:
+        """Return the request, its reply limited to what the run may still spend."""
+        model, settings = attempt.model, asked.settings
+        left = left_of(allowance, attempt.tried.wasted, attempt.tried.cost_usd)
+        try:
+            limit = reply_limit(left, tokens, model, partial(_price, model, settings))
+        except NotAllowed as error:
+            raise ended(error.kind, error.message) from None
+        own = settings.max_output_tokens or math.inf
+        refused = attempt.tried.uncapped or (model in self._uncapped and (limit or 0) > _SMALL_REPLY)
+        if limit is None or limit >= own or refused:
+            return asked
+        return replace(asked, settings=settings.model_copy(update={"max_output_tokens": limit}))
+
+    def _queue(self, attempt: Attempt, tokens: int) -> None:
+        """Let the attempt pass if the model's tokens per minute allow it, or have been kept for it."""
+        throttle = self._throttle(attempt.model)
+        if attempt.tried.kept and not throttle.held:
+            return
+        if wait := throttle.wait(tokens):
+            limit = "paused" if throttle.held else f"held to {throttle.rate:,.0f} tokens a minute"
+            raise self._kept(attempt, f"{attempt.model} is {limit} on this worker.", tokens, _seconds(wait))
+        throttle.take(tokens)
+
+    async def _send(self, attempt: Attempt, asked: ModelRequest, settings: ModelSettings, tokens: int) -> ModelReply:
+        throttle, sent_at = self._throttle(attempt.model), self._clock()
+        try:
+            return await self._guarded(attempt, asked, settings, tokens)
+        except ModelError as error:
+            half_way = Usage(input_tokens=tokens, estimated=True) if error.kind == "timeout" else Usage()
+            lost = error.usage or half_way
+            attempt.waste(lost, _price(attempt.model, settings, lost))
+            throttle.correct(tokens, lost.input_tokens + lost.output_tokens)
+            if asked.settings != settings and error.kind in ("bad_request", "context_too_long"):
+                raise attempt.later(error.kind, error.message, uncapped=True) from None  # that limit may be the reason
+            if error.kind != "rate_limited":
+                raise attempt.after(error, settings.attempts) from None
+            pause = error.retry_after or backoff(activity.info().attempt)
+            throttle.refused(tokens, sent_at, pause.total_seconds())
+            raise self._kept(attempt, error.message, tokens, max(pause, _seconds(throttle.wait(tokens)))) from None
+
+    async def _guarded(self, attempt: Attempt, asked: ModelRequest, settings: ModelSettings, tokens: int) -> ModelReply:
+        """Make the request, watched by the provider's breaker, within its own time and the run's."""
+        model, breaker = self._model(attempt.model, settings), self._breaker(attempt.model, settings)
+        patience = (settings.timeout + min(settings.timeout / 2, _GRACE)).total_seconds()
+        left = attempt.seconds_left
+        entered, end = breaker.enter(), cast("Ended", "unknown")
+        attempt.begin(tokens)
+        try:
+            async with asyncio.timeout(patience if left is None else min(patience, left)):
+                reply = await model.generate(asked)
+            end = "answered"
+        except TimeoutError:
+            if left is not None and left < patience:
+                raise ended("budget", f"The run's time is up: {attempt.model} had not answered yet.") from None
+            end = "failed"
+            text = f"{attempt.model} did not answer within {settings.timeout.total_seconds():g} s."
+            raise ModelError("timeout", text) from None
+        except ModelError as error:
+            end = "failed" if error.kind in _DOWN else "answered"
+            raise
+        finally:
+            breaker.leave(entered, end)
+        return reply
+
+    def _learn(self, attempt: Attempt, asked: ModelRequest, reply: ModelReply, tokens: int) -> None:
+        """Take from a reply how a model counts tokens, and that it takes no larger limit of a reply."""
+        usage = reply.usage
+        self._throttle(attempt.model).correct(tokens, usage.input_tokens + usage.output_tokens)
+        if not usage.estimated and usage.input_tokens:
+            ratio = usage.input_tokens / max(request_tokens(asked), 1)
+            self._measured[attempt.model] = min(max(ratio, 0.2), 5.0)  # whatever a server reports
+        if attempt.tried.uncapped:
+            self._uncapped.add(attempt.model)
+
+    def _kept(self, attempt: Attempt, words: str, tokens: int, wait: timedelta) -> ApplicationError:
+        """Return what the engine is told of an attempt for which tokens are kept from `wait` on."""
+        if attempt.in_time(wait):
+            self._throttle(attempt.model).take(tokens)
+        return attempt.later("rate_limited", words, wait, kept=tokens)
+
+    def _model(self, name: str, settings: ModelSettings) -> Model:
+        key = f"{name} {settings.model_dump_json()}"
+        if key not in self._models:
+            self._models[key] = open_model(name, settings)
+        return self._models[key]
+
+    def _breaker(self, model: str, settings: ModelSettings) -> Breaker:
+        key = f"{model.partition(':')[0]} {address_of(model, settings)}"
+        if key not in self._breakers:
+            window, pause = self._settings.breaker_window, self._settings.breaker_open
+            most = self._settings.breaker_failures
+            self._breakers[key] = Breaker(most, window.total_seconds(), pause.total_seconds(), self._clock)
+        return self._breakers[key]
+
+    def _throttle(self, model: str) -> Throttle:
+        if model not in self._throttles:
+            self._throttles[model] = Throttle(self._settings.tpm.get(model), self._clock)
+        return self._throttles[model]
+
+    async def aclose(self) -> None:
+        """Release the models' connections."""
+        for model in self._models.values():
+            with contextlib.suppress(Exception):
+                await model.aclose()
+
+
+def _price(model: str, settings: ModelSettings, usage: Usage, answered: str = "") -> Decimal | None:
+    """Return what `usage` costs; `answered` is the model's name in the reply, which may be more exact, or nonsense."""
+    address = address_of(model, settings)
+    names = [answered, model.partition(":")[2]]
+    found = (cost(name, usage, settings.price, address=address) for name in names if name)
+    return next((usd for usd in found if usd is not None), None)
+
+
+def _seconds(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)

@@ -1,0 +1,91 @@
+"""A model that is down: another one answers, on whichever worker the next attempt is made."""
+
+from datetime import timedelta
+
+import pytest
+
+from perdure.agents import Agent
+from perdure.errors import ModelError
+from perdure.messages import Usage
+from perdure.models import ModelReply
+from perdure.policies import ModelSettings
+
+SOON = timedelta(milliseconds=10)
+
+
+@pytest.fixture
+def agent_of(stage):
+    """Makes an agent of several models, the first of which is asked first."""
+
+    def make(*models, **options):
+        names = [stage.agent(model).spec.model for model in models]
+        return Agent("subject", names, **options)
+
+    return make
+
+
+def fails(kind, **more):
+    def fail(_request):
+        raise ModelError(kind, "It is down.", retry_after=SOON, **more)
+
+    return fail
+
+
+async def run(stage, agent):
+    await stage.serve(agent)
+    return await stage.end(await stage.start_again(agent))
+
+
+async def test_the_next_model_answers_once_the_tries_of_the_first_are_used(stage, raw_model, agent_of):
+    first, second = raw_model(fails("server")), raw_model("done")
+    done = await run(stage, agent_of(first, second))
+    assert (done.result.status, done.result.text) == ("completed", "done")
+    assert (first.calls, second.calls) == (3, 1)
+    [event] = done.told("model_finished")
+    assert event.attempt == 4
+
+
+async def test_all_down_ends_the_run_in_the_words_of_the_last_one(stage, raw_model, agent_of):
+    first, second = raw_model(fails("authentication")), raw_model(fails("quota"))
+    agent = agent_of(first, second)
+    done = await run(stage, agent)
+    assert (done.result.status, done.result.failure) == ("failed", "quota")
+    assert done.result.reason == f"It is down. All models were tried: {', '.join(agent.spec.models)}."
+    assert (first.calls, second.calls) == (1, 1)
+
+
+async def test_a_provider_that_is_down_costs_later_runs_no_try(stage, stage_settings, raw_model, agent_of):
+    first, second = raw_model(fails("connection")), raw_model("done")
+    agent = agent_of(first, second)
+    await stage.serve(agent, settings=stage_settings.model_copy(update={"breaker_failures": 3}))
+    for _ in range(3):
+        done = await stage.end(await stage.start_again(agent))
+        assert done.result.text == "done"
+    assert (first.calls, second.calls) == (3, 3)
+
+
+async def test_a_model_is_found_again_where_there_is_no_other(stage, stage_settings, raw_model, agent_of):
+    broken = [True] * 3
+
+    def recovers(_request):
+        return fails("connection")(_request) if broken and broken.pop() else "done"
+
+    changes = {"breaker_failures": 2, "breaker_open": timedelta(seconds=0.2)}
+    agent = agent_of(raw_model(recovers), settings=ModelSettings(attempts=4))
+    await stage.serve(agent, settings=stage_settings.model_copy(update=changes))
+    done = await stage.end(await stage.start_again(agent))
+    assert (done.result.status, done.result.text) == ("completed", "done")
+
+
+async def test_the_runs_of_a_worker_share_the_tokens_per_minute_of_a_model(stage, stage_settings, raw_model, agent_of):
+    model = raw_model(ModelReply(text="done", usage=Usage(input_tokens=10_300)))
+    agent = agent_of(model, settings=ModelSettings(attempts=1))
+    limits = {agent.spec.model: 60_000}  # 10,000 at once, and 1,000 a second
+    await stage.serve(agent, settings=stage_settings.model_copy(update={"tpm": limits}))
+    attempts = []
+    for _ in range(2):
+        done = await stage.end(await stage.start_again(agent))
+        assert done.result.text == "done"
+        attempts.append(done.told("model_finished")[0].attempt)
+    assert attempts == [1, 2]
+    assert model.calls == 2
