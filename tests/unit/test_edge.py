@@ -198,6 +198,7 @@ async def test_answers_that_say_no_do_not_open_the_breaker(provide, kind):
     worker = Worker(breaker_failures=1)
     for _ in range(9):
         answer = await worker.call("a:1")
+        assert max(worker.delays, default=0) <= 1
         if not isinstance(answer, ApplicationError):
             break
     assert (await worker.call("a:1")).reply.text == "hello"
@@ -336,6 +337,30 @@ async def test_a_rate_limit_holds_back_the_other_runs_too(provide):
     assert len(model.asked) == 1
     worker.now += 7
     assert (await worker.attempt(["a:1"], one, ASKED, 0)).reply.text == "hello"
+
+
+async def test_a_turn_that_comes_while_the_server_asks_for_a_pause_is_put_off(provide):
+    model = provide("a", rate_limited(10), rate_limited(100))
+    worker, first, second = Worker(tpm={"a:1": 6_000}), list[Any](), list[Any]()
+    worker.allowance = Allowance()
+    with pytest.raises(ApplicationError):
+        await worker.attempt(["a:1"], first, ASKED, 0)
+    worker.now += 10
+    with pytest.raises(ApplicationError, match="held to"):
+        await worker.attempt(["a:1"], second, ASKED, 0)
+    with pytest.raises(ApplicationError, match="Slow down"):
+        await worker.attempt(["a:1"], first, ASKED, 0)
+    worker.now += 50  # the turn of the second would have come
+    with pytest.raises(ApplicationError, match="paused"):
+        await worker.attempt(["a:1"], second, ASKED, 0)
+    assert len(model.asked) == 2
+
+
+async def test_tokens_of_a_request_that_failed_are_there_for_the_next_try(provide):
+    provide("a", down(), "hello")
+    worker = Worker(tpm={"a:1": 6_000})
+    assert (await worker.call("a:1")).reply.text == "hello"
+    assert max(worker.delays) <= 1
 
 
 async def test_the_pause_that_a_server_asks_for_is_kept_to_the_millisecond(provide):
