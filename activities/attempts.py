@@ -96,7 +96,7 @@ class Attempt:
             ApplicationError: If none may, to be tried again when one may; or if the run's time is up by then.
         """
         if self.seconds_left is not None and self.seconds_left <= 0:
-            raise ended("budget", "The run's time is up.")
+            raise self.ended("budget", "The run's time is up.")
         self.tried, seconds = due(self.tried, self._models, wait)
         if seconds:
             spread = timedelta(seconds=seconds * random.uniform(1, 1.2))  # noqa: S311 - or all would come at once
@@ -128,11 +128,15 @@ class Attempt:
         if following is None:
             all_tried = len(self._models) > 1 and (error.transient or error.kind in _NOT_MINE)
             named = f" All models were tried: {', '.join(self._models)}."
-            return ended(error.kind, f"{short(error.message)}{named if all_tried else ''}")
+            return self.ended(error.kind, f"{short(error.message)}{named if all_tried else ''}")
         same = following.model == self.tried.model
         return self._again(
             error.kind, error.message, error.retry_after or backoff(following.failed) if same else _AT_ONCE, following
         )
+
+    def ended(self, kind: str, words: str) -> ApplicationError:
+        """Return what the engine is told of a call that is not to be tried again, with the tokens that it has cost."""
+        return ApplicationError(words, self.tried.wasted, type=kind, non_retryable=True)
 
     def later(self, kind: str, words: str, delay: timedelta = _AT_ONCE, **changes: object) -> ApplicationError:
         """Return what the engine is told of an attempt to be made again after `delay`, which uses up no try."""
@@ -144,7 +148,7 @@ class Attempt:
             moved = move_on(self.tried, self._models, words)
             if moved is None:
                 text = f"{words} It would be tried again in {delay.total_seconds():.1f} s, too late."
-                return ended("budget", f"The run's time is up: {short(text)}")
+                return self.ended("budget", f"The run's time is up: {short(text)}")
             following, delay = moved, _AT_ONCE
         self._pulse.leave(following)
         return ApplicationError(short(words), type=kind, next_retry_delay=delay)
@@ -153,8 +157,3 @@ class Attempt:
 def added(one: Decimal | None, other: Decimal | None) -> Decimal | None:
     """Return the sum of two costs, which is not known where either is not."""
     return None if one is None or other is None else one + other
-
-
-def ended(kind: str, words: str) -> ApplicationError:
-    """Return what the engine is told of a call that is not to be tried again."""
-    return ApplicationError(words, type=kind, non_retryable=True)

@@ -17,7 +17,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.allowances import NotAllowed, left_of, reply_limit
-from perdure.activities.attempts import Attempt, added, backoff, ended
+from perdure.activities.attempts import Attempt, added, backoff
 from perdure.activities.breakers import Breaker, Ended
 from perdure.activities.heartbeats import Pulse
 from perdure.activities.prices import cost
@@ -85,8 +85,7 @@ class Edge:
         """
         attempt, settings = Attempt(models, allowance, pulse), asked.settings
         if attempt.tried.sent:
-            lost = Usage(input_tokens=attempt.tried.sent, estimated=True)
-            attempt.waste(lost, _price(attempt.model, settings, lost))
+            self._lose(attempt, settings, Usage(input_tokens=attempt.tried.sent, estimated=True))
         attempt.choose(lambda model: self._breaker(model, settings).wait())
         tokens = math.ceil(request_tokens(asked) * self._measured.get(attempt.model, 1.0))
         limited = self._limited(attempt, asked, allowance, tokens)
@@ -105,7 +104,7 @@ class Edge:
         try:
             limit = reply_limit(left, tokens, model, partial(_price, model, settings))
         except NotAllowed as error:
-            raise ended(error.kind, error.message) from None
+            raise attempt.ended(error.kind, error.message) from None
         own = settings.max_output_tokens or math.inf
         refused = attempt.tried.uncapped or (model in self._uncapped and (limit or 0) > _SMALL_REPLY)
         if limit is None or limit >= own or refused:
@@ -129,7 +128,7 @@ class Edge:
         except ModelError as error:
             half_way = Usage(input_tokens=tokens, estimated=True) if error.kind == "timeout" else Usage()
             lost = error.usage or half_way
-            attempt.waste(lost, _price(attempt.model, settings, lost))
+            self._lose(attempt, settings, lost)
             throttle.correct(tokens, lost.input_tokens + lost.output_tokens)
             if asked.settings != settings and error.kind in ("bad_request", "context_too_long"):
                 raise attempt.later(error.kind, error.message, uncapped=True) from None  # that limit may be the reason
@@ -152,7 +151,8 @@ class Edge:
             end = "answered"
         except TimeoutError:
             if left is not None and left < patience:
-                raise ended("budget", f"The run's time is up: {attempt.model} had not answered yet.") from None
+                self._lose(attempt, settings, Usage(input_tokens=tokens, estimated=True))
+                raise attempt.ended("budget", f"The run's time is up: {attempt.model} had not answered yet.") from None
             end = "failed"
             text = f"{attempt.model} did not answer within {settings.timeout.total_seconds():g} s."
             raise ModelError("timeout", text) from None
@@ -162,6 +162,10 @@ class Edge:
         finally:
             breaker.leave(entered, end)
         return reply
+
+    def _lose(self, attempt: Attempt, settings: ModelSettings, lost: Usage) -> None:
+        """Count what a request has cost that gave no reply."""
+        attempt.waste(lost, _price(attempt.model, settings, lost))
 
     def _learn(self, attempt: Attempt, asked: ModelRequest, reply: ModelReply, tokens: int) -> None:
         """Take from a reply how a model counts tokens, and that it takes no larger limit of a reply."""

@@ -128,4 +128,5 @@ def _defect(error: BaseException, pulse: Pulse) -> ApplicationError:
     """Return what the engine is told of an error that nobody foresaw: three tries, then the run ends by name."""
     tried = pulse.tried
     pulse.leave(tried.model_copy(update={"failed": tried.failed + 1, "sent": 0}))
-    return ApplicationError(words(error), type="internal_error", non_retryable=tried.failed + 1 >= _DEFECT_TRIES)
+    final = tried.failed + 1 >= _DEFECT_TRIES
+    return ApplicationError(words(error), tried.wasted, type="internal_error", non_retryable=final)

@@ -1,6 +1,7 @@
 """A model that is down: another one answers, on whichever worker the next attempt is made."""
 
 from datetime import timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -8,7 +9,7 @@ from perdure.agents import Agent
 from perdure.errors import ModelError
 from perdure.messages import Usage
 from perdure.models import ModelReply
-from perdure.policies import ModelSettings
+from perdure.policies import Limits, ModelSettings, Price
 
 SOON = timedelta(milliseconds=10)
 
@@ -89,3 +90,45 @@ async def test_the_runs_of_a_worker_share_the_tokens_per_minute_of_a_model(stage
         attempts.append(done.told("model_finished")[0].attempt)
     assert attempts == [1, 2]
     assert model.calls == 2
+
+
+# -- what a run may spend ----------------------------------------------------------------------------------------------
+
+PRICE = Price(input=Decimal(1), output=Decimal(10))
+
+
+async def test_what_an_attempt_has_cost_that_broke_off_is_counted_and_paid(stage, raw_model, agent_of):
+    whole, half = Usage(input_tokens=1_000, output_tokens=100), Usage(input_tokens=1_000, output_tokens=50)
+    broken = [True]
+
+    def reply(_request):
+        return fails("connection", usage=half)(_request) if broken and broken.pop() else ModelReply("done", usage=whole)
+
+    done = await run(stage, agent_of(raw_model(reply), settings=ModelSettings(price=PRICE)))
+    assert done.result.usage == whole + half
+    assert done.result.cost_usd == Decimal("0.0035")
+
+
+async def test_a_run_with_a_limit_in_usd_needs_a_price(stage, raw_model, agent_of):
+    model = raw_model("done")
+    done = await run(stage, agent_of(model, limits=Limits(usd=Decimal(1))))
+    assert (done.result.status, done.result.failure, model.calls) == ("failed", "price_unknown", 0)
+    assert "ModelSettings(price=Price(" in done.result.reason
+
+
+async def test_a_call_that_the_run_can_not_pay_is_not_made(stage, raw_model, agent_of):
+    model = raw_model("done")
+    settings, limits = ModelSettings(price=PRICE), Limits(usd=Decimal("0.00001"))
+    done = await run(stage, agent_of(model, settings=settings, limits=limits))
+    assert (done.result.status, model.calls) == ("budget_exhausted", 0)
+    assert done.result.reason.startswith("The run's USD are used up")
+    assert done.result.cost_usd is not None
+
+
+async def test_a_rate_limit_that_outlasts_the_runs_time_ends_it_at_once(stage, raw_model, agent_of):
+    def limited(_request):
+        raise ModelError("rate_limited", "Slow down.", retry_after=timedelta(hours=1))
+
+    done = await run(stage, agent_of(raw_model(limited)))
+    assert done.result.status == "budget_exhausted"
+    assert done.result.reason.startswith("The run's time is up: Slow down.")

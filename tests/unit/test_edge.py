@@ -284,6 +284,12 @@ async def test_what_failed_half_way_is_not_there_for_the_next_try(provide):
     assert [asked.settings.max_output_tokens for asked in model.asked] == [1_000, 700]
 
 
+async def test_a_call_that_fails_for_good_tells_what_it_has_cost(provide):
+    provide("a", down("connection", usage=Usage(input_tokens=1_000, output_tokens=50)))
+    failure = await Worker().call("a:1")
+    assert failure.details == (Usage(input_tokens=3_000, output_tokens=150),)
+
+
 async def test_a_request_lost_with_its_worker_is_counted(provide):
     provide("a", "hello")
     worker, left = Worker(), list[Any]([{"sent": 1_000}])
@@ -307,6 +313,7 @@ async def test_a_model_that_does_not_answer_within_the_runs_time_is_given_up(pro
     provide("a", "").generate = hang
     failure = await Worker().call("a:1", seconds=5, ago=4.95)
     assert (failure.type, "a:1 had not answered yet" in failure.message) == ("budget", True)
+    assert failure.details == (Usage(input_tokens=1_000, estimated=True),)
 
 
 # -- tokens per minute -------------------------------------------------------------------------------------------------
