@@ -7,13 +7,15 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from perdure.activities import providers
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.model import ModelActivities
@@ -24,6 +26,7 @@ from perdure.agents import Agent
 from perdure.engine import search_attributes
 from perdure.errors import AgentError, ConnectionFailed
 from perdure.settings import Settings
+from perdure.wire import model_queue
 from perdure.workflows.agent import AgentWorkflow
 
 _log = logging.getLogger("perdure.worker")
@@ -35,9 +38,13 @@ _THROTTLE = timedelta(milliseconds=500)
 """How often heartbeats are sent at most; also how late a cancellation is seen."""
 
 
+Stop = Callable[[], Awaitable[None]]
+"""Stops what is served: calls under way get `settings.grace` to finish. Returns when none is left."""
+
+
 @asynccontextmanager
-async def serving(client: Client, agents: Sequence[Agent], task_queue: str, settings: Settings) -> AsyncGenerator[None]:
-    """Serve `agents` on `task_queue` while the block runs; then let calls finish for `settings.grace`.
+async def serving(client: Client, agents: Sequence[Agent], task_queue: str, settings: Settings) -> AsyncGenerator[Stop]:
+    """Serve `agents` on `task_queue` while the block runs; then stop.
 
     Raises:
         AgentError: If two agents have one name, or a lifespan function fails.
@@ -50,10 +57,14 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         edge = Edge(settings)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         tools = ToolActivities(by_name, toolbox, conversations, settings.cancel_grace)
-        async with contextlib.aclosing(edge), _worker(client, task_queue, models, tools, settings):
+        workers = [
+            _worker(client, task_queue, models, tools, settings),
+            *_model_workers(client, task_queue, models, by_name, settings),
+        ]
+        async with contextlib.aclosing(edge), _running(workers) as stop:
             announcing = asyncio.create_task(_announce(client.namespace, by_name, task_queue, settings))
             try:
-                yield
+                yield stop
             finally:
                 await asyncio.wait({announcing}, timeout=1)  # one that is cut off leaves its connection open
                 announcing.cancel()
@@ -69,9 +80,26 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
     return by_name
 
 
+@asynccontextmanager
+async def _running(workers: Sequence[Worker]) -> AsyncGenerator[Stop]:
+    """Run `workers` while the block runs; they stop all at once, not one grace after the other."""
+
+    async def stop() -> None:
+        await asyncio.gather(*(worker.shutdown() for worker in workers))
+
+    async with AsyncExitStack() as stack:
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        try:
+            yield stop
+        finally:
+            await stop()
+
+
 def _worker(
     client: Client, task_queue: str, models: ModelActivities, tools: ToolActivities, settings: Settings
 ) -> Worker:
+    """Return the worker of runs and tools. It takes model calls too: those of before they had queues of their own."""
     return Worker(
         client,
         task_queue=task_queue,
@@ -79,14 +107,40 @@ def _worker(
         activities=[models.model, models.judge, tools.probe, tools.tool],
         # Only our own workflow code runs here; the linter and the replay tests keep it deterministic. See ADR 2.
         workflow_runner=UnsandboxedWorkflowRunner(),
-        identity=f"perdure {os.getpid()}@{socket.gethostname()}",
         sticky_queue_schedule_to_start_timeout=_STICKY,
-        max_heartbeat_throttle_interval=_THROTTLE,
-        default_heartbeat_throttle_interval=_THROTTLE,
-        graceful_shutdown_timeout=settings.grace,
         max_concurrent_activities=settings.max_activities,
         max_cached_workflows=settings.max_runs,
+        **_common(settings),
     )
+
+
+def _model_workers(
+    client: Client, task_queue: str, models: ModelActivities, agents: Mapping[str, Agent], settings: Settings
+) -> list[Worker]:
+    """Return a worker of model calls for each provider: a waiting run may need one that no agent names any more."""
+    named = {model_queue(task_queue, agent.spec.model) for agent in agents.values()}
+    queues = {model_queue(task_queue, provider): settings.model_rate.get(provider) for provider in providers.known()}
+    return [
+        Worker(
+            client,
+            task_queue=queue,
+            activities=[models.model],
+            max_concurrent_activities=settings.model_slots,
+            max_concurrent_activity_task_polls=None if queue in named else 1,
+            max_task_queue_activities_per_second=queues.get(queue),
+            **_common(settings),
+        )
+        for queue in sorted({*named, *queues})
+    ]
+
+
+def _common(settings: Settings) -> dict[str, Any]:
+    return {
+        "identity": f"perdure {os.getpid()}@{socket.gethostname()}",
+        "max_heartbeat_throttle_interval": _THROTTLE,
+        "default_heartbeat_throttle_interval": _THROTTLE,
+        "graceful_shutdown_timeout": settings.grace,
+    }
 
 
 async def _announce(namespace: str, agents: Mapping[str, Agent], task_queue: str, settings: Settings) -> None:

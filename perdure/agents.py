@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from perdure.errors import AgentError
 from perdure.messages import JSON, Content, Data, content_hash
@@ -156,6 +156,10 @@ class Agent:
         return next((tool for tool in self.tools if tool.name == name), None)
 
 
+TENANT_BYTES = 64
+"""The engine's limit of a fairness key."""
+
+
 class Task(Data):
     """One request to an agent.
 
@@ -164,9 +168,21 @@ class Task(Data):
         id: The run's id; starting the same id twice gives one run. Default: made up.
         limits: Beats the agent's.
         labels: For your own use; kept in the run's memo.
+        priority: From 1, the most urgent, to 5; None is 3. Where runs wait for a worker or for a model's rate, the
+            more urgent ones come first.
+        tenant: On whose behalf, in at most 64 bytes; waiting tenants share what there is, by `Settings.tenant_weights`.
     """
 
     input: Content
     id: str | None = None
     limits: Limits | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+    priority: int | None = Field(default=None, ge=1, le=5)
+    tenant: str = ""
+
+    @field_validator("tenant")
+    @classmethod
+    def _short(cls, tenant: str) -> str:
+        if len(tenant.encode()) > TENANT_BYTES:
+            raise ValueError(f"a tenant's name has at most {TENANT_BYTES} bytes")
+        return tenant

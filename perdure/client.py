@@ -20,6 +20,7 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import (
+    Priority,
     SearchAttributePair,
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
@@ -100,8 +101,11 @@ class Client:
         )
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
         memo = {"agent": spec.name, "labels": task.labels, "task": content_hash([task.input])}
+        weight = self.settings.tenant_weights.get(task.tenant)
+        priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
+        reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         try:
-            await _begin(self.temporal, run_id, request, task_queue, WorkflowIDReusePolicy.REJECT_DUPLICATE, memo)
+            await _begin(self.temporal, run_id, request, task_queue, reuse, memo, priority)
         except WorkflowAlreadyStartedError:
             handle = RunHandle(self, run_id, existing=True)
             handle.same_task = (await handle.memo()).get("task") == memo["task"]
@@ -140,6 +144,7 @@ async def _begin(
     task_queue: str,
     reuse: WorkflowIDReusePolicy,
     memo: Mapping[str, Any],
+    priority: Priority,
 ) -> None:
     size = _size(temporal, request)
     if size > _LARGEST_INPUT:
@@ -156,6 +161,7 @@ async def _begin(
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             task_timeout=_TASK,
             memo=memo,
+            priority=priority,
             search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, request.spec.name)]),
             static_summary=f"agent {request.spec.name}",
         )
@@ -163,7 +169,17 @@ async def _begin(
         if "search attribute" not in error.message:
             raise _unreachable(temporal, error) from error
         await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
-        await _begin(temporal, run_id, request, task_queue, reuse, memo)
+        await _begin(temporal, run_id, request, task_queue, reuse, memo, priority)
+
+
+def _priority(described: WorkflowExecutionDescription) -> Priority:
+    """Return what a run was started with; everything it does inherits it."""
+    kept = described.raw_description.workflow_execution_info.priority
+    return Priority(
+        priority_key=kept.priority_key or None,
+        fairness_key=kept.fairness_key or None,
+        fairness_weight=kept.fairness_weight or None,
+    )
 
 
 def _size(temporal: TemporalClient, request: RunRequest) -> int:
@@ -378,7 +394,9 @@ class RunHandle:
         try:
             if (await self._describe()).run_id != described.run_id:
                 raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.")
-            await _begin(self._client.temporal, self.id, request, described.task_queue, reuse, memo)
+            await _begin(
+                self._client.temporal, self.id, request, described.task_queue, reuse, memo, _priority(described)
+            )
         except WorkflowAlreadyStartedError as error:
             raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.") from error
         return self

@@ -33,7 +33,16 @@ def _per_model(value: Any, parse: ValidatorFunctionWrapHandler) -> dict[str, int
     return limits
 
 
+def _by_name(value: Any, parse: ValidatorFunctionWrapHandler) -> dict[str, float]:
+    try:
+        numbers: dict[str, float] = parse(json.loads(value) if isinstance(value, str) else value)
+    except ValueError:
+        raise ValueError('it is JSON such as {"name": 5}, each number above 0') from None
+    return numbers
+
+
 PerModel = Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode, WrapValidator(_per_model)]
+ByName = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], NoDecode, WrapValidator(_by_name)]
 
 
 class Settings(BaseSettings):
@@ -48,7 +57,11 @@ class Settings(BaseSettings):
         grace: How long a stopping worker lets calls finish. Default 10 s.
         cancel_grace: How long a cancelled tool may take to unwind before it is abandoned. Default 2 s.
         threads: Sync tools running at once in a worker. Default 32.
-        max_activities: Calls at once in a worker. Default 100.
+        max_activities: Tool calls at once in a worker. Default 100.
+        model_slots: Model calls at once in a worker, of each provider. Default 100.
+        model_rate: Model calls a second, by provider, of all workers of a queue together: `{"openai": 5}`. The engine
+            holds them back; a retry counts as a call. Default: no limit.
+        tenant_weights: Shares of tenants that are not 1: `{"acme": 3}`. Those of whoever starts a run count.
         max_runs: Runs kept in memory by a worker. Default 1000.
         breaker_failures: So many failures of a model provider (of a tool's service) in a row, within
             `breaker_window`, and this worker leaves it alone for `breaker_open`. Default 5.
@@ -69,6 +82,9 @@ class Settings(BaseSettings):
     cancel_grace: Duration = Field(default=timedelta(seconds=2), ge=timedelta())
     threads: int = Field(default=32, ge=1)
     max_activities: int = Field(default=100, ge=1)
+    model_slots: int = Field(default=100, ge=1)
+    model_rate: ByName = Field(default_factory=dict)
+    tenant_weights: ByName = Field(default_factory=dict)
     max_runs: int = Field(default=1000, ge=1)
     breaker_failures: int = Field(default=5, ge=1)
     breaker_window: Duration = Field(default=timedelta(seconds=60), gt=timedelta())

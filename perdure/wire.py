@@ -23,6 +23,11 @@ DECIDE = "decide"
 SETTLE = "settle"
 
 
+def model_queue(task_queue: str, model: str) -> str:
+    """Return the queue of the calls of a model: that of its provider, for the runs of `task_queue`."""
+    return f"{task_queue}/{model.partition(':')[0]}"
+
+
 class RunRequest(Data):
     """A run's input. What the user says comes first: the Web UI shows the beginning.
 

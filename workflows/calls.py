@@ -13,7 +13,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityHandle
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport
 from perdure.state import CallState
-from perdure.wire import JUDGE, MODEL, PROBE, JudgeInput, ModelInput, ProbeInput, ToolInput
+from perdure.wire import JUDGE, MODEL, PROBE, JudgeInput, ModelInput, ProbeInput, ToolInput, model_queue
 
 _SLACK = timedelta(seconds=10)
 """Added to an attempt's own deadline: it reports by itself before the engine gives it up."""
@@ -29,6 +29,7 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
     handle = workflow.start_activity(
         MODEL,
         request,
+        task_queue=model_queue(workflow.info().task_queue, spec.model),
         activity_id=f"{request.step}",
         result_type=ModelTurn,
         schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds),

@@ -43,6 +43,11 @@ def unregister(prefix: str) -> None:
     _factories.pop(prefix, None)
 
 
+def known() -> list[str]:
+    """Return the providers of this process, by name."""
+    return sorted(_factories)
+
+
 def open_model(name: str, settings: ModelSettings) -> Model:
     """Return the model of that name. Costs no request; its connections open with the first one.
 
@@ -53,8 +58,8 @@ def open_model(name: str, settings: ModelSettings) -> Model:
     provider, _, rest = name.partition(":")
     factory = _factories.get(provider)
     if factory is None or not rest:
-        known = ", ".join(sorted(_factories))
-        raise ModelError("bad_request", f"Model {name!r} has to be PROVIDER:NAME; known providers are {known}.")
+        names = ", ".join(known())
+        raise ModelError("bad_request", f"Model {name!r} has to be PROVIDER:NAME; known providers are {names}.")
     return factory(rest, settings)
 
 

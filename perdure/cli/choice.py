@@ -108,14 +108,19 @@ async def _polls(client: Client, task_queue: str) -> dict[str, Seen]:
     from temporalio.api.taskqueue.v1 import TaskQueue
     from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
-    described = await client.temporal.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=client.temporal.namespace,
-            task_queue=TaskQueue(name=task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    queue, namespace = TaskQueue(name=task_queue), client.temporal.namespace
+    kinds = [TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW]
+    described = await asyncio.gather(
+        *(
+            client.temporal.workflow_service.describe_task_queue(
+                DescribeTaskQueueRequest(namespace=namespace, task_queue=queue, task_queue_type=kind)
+            )
+            for kind in kinds
         )
     )
-    return {one.identity: Seen(ago := _ago(one.last_access_time), ago < _FRESH_POLL) for one in described.pollers}
+    polls = [one for each in described for one in each.pollers]
+    polls.sort(key=lambda one: one.last_access_time.ToNanoseconds())
+    return {one.identity: Seen(ago := _ago(one.last_access_time), ago < _FRESH_POLL) for one in polls}
 
 
 async def _heartbeats(client: Client, task_queue: str) -> dict[str, Seen]:

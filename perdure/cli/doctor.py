@@ -172,10 +172,25 @@ async def _workers(client: Client, queue: str, agents: Sequence[Served]) -> Find
     except RPCError as error:
         return Finding(what, "broken", f"queue {queue} can't be looked at: {error.message}")
     if seen and seen.fresh:
-        return Finding(what, "ok", f"there on queue {queue}, seen {seen.ago:.0f} s ago")
+        return await _models_taken(
+            client, here, Finding(what, "ok", f"there on queue {queue}, seen {seen.ago:.0f} s ago")
+        )
     text = f"none listens on queue {queue}{f', last seen {seen.ago:.0f} s ago' if seen else ''}"
     advice = f"Start one with `perdure worker {session.short_path(here[0].file)}`; runs wait until then."
     return Finding(what, "note", text, advice)
+
+
+async def _models_taken(client: Client, served: Sequence[Served], found: Finding) -> Finding:
+    """Return `found`, unless those workers take no calls of a model that is in the file now."""
+    from perdure.cli.standing import is_served
+    from perdure.wire import model_queue
+
+    for one in served:
+        queue = model_queue(one.task_queue, one.spec.model)
+        if not await is_served(client, queue):
+            text = f"{found.text}, but none takes calls of {one.spec.model} (queue {queue})"
+            return Finding(found.what, "note", text, "Start them anew: they may serve the file as it was before.")
+    return found
 
 
 # -- models ------------------------------------------------------------------------------------------------------------

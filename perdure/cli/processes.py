@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from perdure.cli import session
-from perdure.cli.output import DONE, AsJSON, emit, one_line, paint, safe, say
+from perdure.cli.output import DONE, AsJSON, Misuse, emit, one_line, paint, safe, say
 from perdure.errors import ConnectionFailed, PerdureError
 
 if TYPE_CHECKING:
@@ -44,10 +44,26 @@ def dev(
 def worker(
     files: Annotated[list[str], typer.Argument(metavar="FILE", help="FILE.py, FILE.py:agent or module.")],
     task_queue: TaskQueue = None,
+    model_rate: Annotated[
+        list[str] | None, typer.Option(metavar="PROVIDER=N", help="Model calls a second, of all workers of the queue.")
+    ] = None,
+    model_slots: Annotated[
+        int | None, typer.Option(min=1, help="Model calls at once here, of each provider. Default: 100.")
+    ] = None,
     as_json: AsJSON = False,
 ) -> int:
     """Serve the agents of these files until SIGTERM or Ctrl-C; calls under way may finish first."""
-    return session.finish(_worker(files, session.settings(task_queue=task_queue), as_json), logs=True)
+    rates = dict(_rate(text) for text in model_rate or []) or None
+    settings = session.settings(task_queue=task_queue, model_rate=rates, model_slots=model_slots)
+    return session.finish(_worker(files, settings, as_json), logs=True)
+
+
+def _rate(text: str) -> tuple[str, float]:
+    provider, _, number = text.partition("=")
+    try:
+        return provider.strip(), float(number)
+    except ValueError:
+        raise Misuse(f"--model-rate is PROVIDER=N, such as openai=5; {text!r} is not.") from None
 
 
 async def _dev(files: Sequence[str], settings: Settings, ui_port: int | None, as_json: bool) -> int:

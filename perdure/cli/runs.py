@@ -17,6 +17,7 @@ from perdure.cli import session
 from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, paint, safe, say
 
 if TYPE_CHECKING:
+    from perdure.agents import Task
     from perdure.client import Client, RunHandle
     from perdure.settings import Settings
 
@@ -50,6 +51,8 @@ def run(
     input_file: Annotated[Path | None, typer.Option(help="Read INPUT from this file.")] = None,
     image: Annotated[list[str] | None, typer.Option(help="An image that goes with it: a file or an address.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Limit of model turns. Default: the agent's.")] = None,
+    priority: Annotated[int | None, typer.Option(min=1, max=5, help="1: most urgent. Default: 3.")] = None,
+    tenant: Annotated[str, typer.Option(help="On whose behalf; tenants share by weight.")] = "",
     task_queue: Annotated[str | None, typer.Option(help="Where its workers listen, if that is not plain.")] = None,
     detach: Detach = False,
     no_wait: NoWait = False,
@@ -60,11 +63,15 @@ def run(
     Exit code: 0 completed; 1 ended otherwise, no server, or (--no-wait) no worker; 2 misuse, or a faulty agent file;
     3 waits for a person (--no-wait).
     """
+    from perdure.agents import TENANT_BYTES, Task
     from perdure.cli.choice import read_input
 
     content = read_input(text, input_file, image or [])
+    if len(tenant.encode()) > TENANT_BYTES:
+        raise Misuse(f"A tenant's name has at most {TENANT_BYTES} bytes; this one has {len(tenant.encode())}.")
     settings = session.settings(task_queue=task_queue)
-    handle, file = session.finish(_start(settings, agent, content, id, steps))
+    task = Task(input=content, id=id, priority=priority, tenant=tenant)
+    handle, file = session.finish(_start(settings, agent, task, steps))
     if detach:
         if handle.existing and not as_json:
             say(f"Run {safe(handle.id)} exists already{_before(handle)}.")
@@ -144,18 +151,16 @@ def cancel(
         say(safe(f"{absence.removesuffix(' The run waits.')} It keeps the request until then."))
 
 
-async def _start(
-    settings: Settings, reference: str, content: Any, id: str | None, steps: int | None
-) -> tuple[RunHandle, str]:
+async def _start(settings: Settings, reference: str, task: Task, steps: int | None) -> tuple[RunHandle, str]:
     """Return the run, and the file that declares its agent."""
-    from perdure.agents import Agent, Task
+    from perdure.agents import Agent
     from perdure.cli.choice import choose
 
     client = await session.connect(settings)
     chosen = await choose(reference, client)
     limits = chosen.agent.limits.model_copy(update={"steps": steps}) if steps else None
     agent = chosen.agent.spec if isinstance(chosen.agent, Agent) else chosen.agent
-    task = Task(input=content, id=id, limits=limits)
+    task = task.model_copy(update={"limits": limits})
     handle = await client.start(agent, task, task_queue=chosen.task_queue)
     return handle, chosen.file
 

@@ -7,7 +7,7 @@ import contextlib
 import shlex
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from temporalio.service import RPCError
@@ -21,6 +21,10 @@ from perdure.steps import Wait, next_step
 from perdure.wire import JUDGE, MODEL, PROBE
 
 if TYPE_CHECKING:
+    from google.protobuf.timestamp_pb2 import Timestamp
+    from temporalio.api.workflow.v1 import PendingActivityInfo
+    from temporalio.client import WorkflowExecutionDescription
+
     from perdure.client import Client
     from perdure.telemetry.projection import Projection
 
@@ -133,8 +137,6 @@ async def attempts(client: Client, run_id: str) -> list[Attempt]:
 
 
 async def _attempt(client: Client, pending: Any) -> Attempt:
-    from datetime import UTC
-
     from perdure.failures import explain
 
     error = await client.temporal.data_converter.decode_failure(pending.last_failure)
@@ -164,16 +166,21 @@ UNSERVED = timedelta(seconds=3)
 
 
 async def due(client: Client, run_id: str) -> timedelta | None:
-    """Return for how long what is due in a run has waited for a worker to take it up; None where nothing waits."""
-    from datetime import UTC
+    """Return for how long a run has waited for a worker to decide what is next; None where nothing is to be decided."""
+    return _undecided(await client.temporal.get_workflow_handle(run_id).describe())
 
+
+def _undecided(described: WorkflowExecutionDescription) -> timedelta | None:
     from temporalio.api.enums.v1 import PendingWorkflowTaskState
 
-    described = await client.temporal.get_workflow_handle(run_id).describe()
     task = described.raw_description.pending_workflow_task
     if task.state != PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_SCHEDULED:
         return None
-    return datetime.now(UTC) - task.scheduled_time.ToDatetime(UTC)
+    return _since(task.scheduled_time)
+
+
+def _since(time: Timestamp) -> timedelta:
+    return datetime.now(UTC) - time.ToDatetime(UTC)
 
 
 async def unserved(client: Client, run_id: str, file: str | None = None) -> str | None:
@@ -182,15 +189,39 @@ async def unserved(client: Client, run_id: str, file: str | None = None) -> str 
     Args:
         file: The one to serve; None looks for the one that was last served on that queue.
     """
-    waited = await due(client, run_id)
-    if waited is None or waited < UNSERVED:
-        return None
     described = await client.temporal.get_workflow_handle(run_id).describe()
+    left = await _left_lying(client, described)
+    if (_undecided(described) or timedelta()) < UNSERVED and left is None:
+        return None
+    if left and await is_served(client, described.task_queue):
+        what = _activity(left.activity_type.name, left.activity_id)
+        queue = left.activity_options.task_queue.name
+        return f"No worker takes the {what} of run {run_id} (queue {queue}): start one that does. The run waits."
     with contextlib.suppress(ConnectionFailed):  # the store is down
         entries = [] if file else await session.catalogue(client)
         file = next((one.source for one in entries if one.task_queue == described.task_queue), file)
     command = f"perdure worker {session.short_path(file) if file else 'FILE'}"
     return f"No worker serves run {run_id} (queue {described.task_queue}): start one with `{command}`. The run waits."
+
+
+async def _left_lying(client: Client, described: WorkflowExecutionDescription) -> PendingActivityInfo | None:
+    """Return an activity that has been due for a while on a queue without a worker, be it busy or held back."""
+    from temporalio.api.enums.v1 import PendingActivityState
+
+    for one in described.raw_description.pending_activities:
+        at = one.next_attempt_schedule_time if one.HasField("next_attempt_schedule_time") else one.scheduled_time
+        waits = one.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED and _since(at) >= UNSERVED
+        if waits and not await is_served(client, one.activity_options.task_queue.name):
+            return one
+    return None
+
+
+async def is_served(client: Client, queue: str) -> bool:
+    """Return whether a worker of that queue is there, busy or not."""
+    from perdure.cli.choice import last_seen
+
+    seen = await last_seen(client, queue)
+    return seen is not None and seen.fresh
 
 
 async def absences(client: Client, run_id: str, file: str | None = None) -> AsyncGenerator[str]:

@@ -39,6 +39,13 @@ DEATHS, WINDOW = 5, 30
 LOG_LIMIT = 10_000_000
 """Bytes of `server.log` beyond which it is begun anew."""
 
+_FAIRNESS = (
+    "--dynamic-config-value=matching.enableFairness=true",
+    "--dynamic-config-value=matching.numTaskqueueReadPartitions=1",
+    "--dynamic-config-value=matching.numTaskqueueWritePartitions=1",
+)
+"""Tenants share by weight; and each queue is whole, so that order and rates are exact, not kept part by part."""
+
 _TUNING = (
     "--dynamic-config-value=history.transferProcessorMaxPollRPS=2000",
     "--dynamic-config-value=history.timerProcessorMaxPollRPS=2000",
@@ -256,6 +263,7 @@ class DevServer:
             *("--ui-ip=127.0.0.1", f"--ui-port={self.ui_url.rpartition(':')[2]}"),
             f"--db-filename={self._folder / 'temporal.db'}",
             *(f"--search-attribute={key.name}=Keyword" for key in KEYS),
+            *_FAIRNESS,
             *_TUNING,
         ]
 

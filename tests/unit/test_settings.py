@@ -18,6 +18,18 @@ def test_durations_are_seconds_or_iso_8601(monkeypatch, said, seconds):
     assert Settings.model_validate({"grace": said}).grace == timedelta(seconds=seconds)
 
 
+def test_rates_and_weights_are_json_objects(monkeypatch):
+    monkeypatch.setenv("PERDURE_MODEL_RATE", '{"openai": 2.5}')
+    assert Settings().model_rate == {"openai": 2.5}
+
+
+@pytest.mark.parametrize("said", ["openai=5", "5", "[5]", '{"openai": 0}', '{"openai": "many"}'])
+def test_what_is_no_rate_is_refused(monkeypatch, said):
+    monkeypatch.setenv("PERDURE_MODEL_RATE", said)
+    with pytest.raises(ValidationError):
+        Settings()
+
+
 @pytest.mark.parametrize("said", ["soon", "7s", "", "nan", "inf", None, [7]])
 def test_what_is_no_duration_is_told_the_forms_of_one(said):
     with pytest.raises(ValidationError, match=r"a duration is a number of seconds \(7, 0.5\) or ISO 8601 \(PT7S\)"):

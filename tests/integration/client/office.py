@@ -22,7 +22,7 @@ from perdure.messages import AssistantMessage, ToolCall
 from perdure.models import ModelReply, RawCall
 from perdure.reports import ModelTurn
 from perdure.state import RunState
-from perdure.wire import MODEL, STATE, ModelInput
+from perdure.wire import MODEL, STATE, ModelInput, model_queue
 from perdure.worker import serving
 from perdure.workflows.agent import AgentWorkflow
 
@@ -145,7 +145,7 @@ async def unseen(office: Office, reply: AssistantMessage) -> tuple[Agent, RunHan
         return ModelTurn(message=reply, finish="calls")
 
     agent = office.agent(5, "Done.")
-    async with half_a_worker(office.client, office.queue, activities=[model]):
+    async with half_a_worker(office.client, model_queue(office.queue, agent.spec.model), activities=[model]):
         async with half_a_worker(office.client, office.queue, workflows=[AgentWorkflow]):
             handle = await office.client.start(agent, "go", task_queue=office.queue)
             await asyncio.wait_for(asked.wait(), 30)
