@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,9 +120,10 @@ async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncG
     client = await session.connect(settings)
     try:
         async with AsyncExitStack() as stack:
-            for queue, agents in queues.items():
-                await stack.enter_async_context(serving(client.temporal, agents, queue, settings))
+            served = [serving(client.temporal, agents, queue, settings) for queue, agents in queues.items()]
+            stops = [await stack.enter_async_context(one) for one in served]
             yield client
+            await _hand_over([stop() for stop in stops], settings)
     except PerdureError:
         raise
     except Exception as error:
@@ -130,6 +131,20 @@ async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncG
         told = re.search(r'message: "((?:[^"\\]|\\.)+)"', text)  # the engine's own words within Rust's
         reason = (told[1] if told else text.partition("\n")[0]).rstrip(".")
         raise ConnectionFailed(f"The worker can't go on: {reason}.") from error
+
+
+_MARGIN = 2
+"""Seconds in which calls that were stopped report to the engine."""
+
+
+async def _hand_over(stops: Sequence[Awaitable[None]], settings: Settings) -> None:
+    """Stop all queues at the same time. Calls that can't be stopped end with this process; others take them up."""
+    stopping = asyncio.gather(*stops)
+    limit = settings.grace + settings.cancel_grace
+    await asyncio.wait({stopping}, timeout=limit.total_seconds() + _MARGIN)
+    if not stopping.done():
+        say("A call does not end: it is handed over.")
+        os._exit(DONE)
 
 
 def _listen() -> asyncio.Event:

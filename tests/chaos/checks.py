@@ -94,5 +94,6 @@ def check_events(played: Played):
     assert played.projection
     assert played.projection.state
     assert played.state
-    told, kept = played.projection.state.model_dump(), played.state.model_dump()
+    clocks = {"ran"}  # the workflow sees a thing when it hears of it, the history when it happened
+    told, kept = played.projection.state.model_dump(exclude=clocks), played.state.model_dump(exclude=clocks)
     assert {name: told[name] for name in told if told[name] != kept[name]} == {}

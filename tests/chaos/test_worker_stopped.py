@@ -1,6 +1,7 @@
 """A worker is asked to end with SIGTERM while runs are under way: calls may finish, what does not is handed over."""
 
 import asyncio
+import signal
 
 import pytest
 
@@ -67,11 +68,14 @@ def wave(tmp_path_factory):
         await asyncio.gather(*(player.between() for player in players))
         return world.worker()
 
-    async def stopped():
-        async with Stage.open() as stage, World.open(tmp_path_factory.mktemp("stopped"), stage) as world:
-            return await play(world, CASES, stop)
+    return asyncio.run(stopped(tmp_path_factory, CASES, stop)), codes
 
-    return asyncio.run(stopped()), codes
+
+async def stopped(tmp_path_factory, cases, stop):
+    """Play the cases with a local read that would take a minute if nobody ended it."""
+    async with Stage.open() as stage, World.open(tmp_path_factory.mktemp("stopped"), stage) as world:
+        world.limit(60, "local_read")
+        return await play(world, cases, stop)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -81,3 +85,35 @@ def test_worker_asked_to_end_and(wave, name):
 
 def test_worker_asked_to_end_does_so_with_code_0(wave):
     assert wave[1] == [0]
+
+
+def test_model_call_is_repeated_only_where_it_was_cut_off(wave):
+    calls = {name: [effect.tool for effect in wave[0][name].effects].count("model 1") for name in CASES}
+    assert {name for name, count in calls.items() if count > 1} == {"model is cut off"}
+
+
+TWICE = {name: case for name, case in CASES.items() if "is cut off" in name}
+
+
+@pytest.fixture(scope="module")
+def told_twice(tmp_path_factory):
+    codes = []
+
+    async def stop(world, players, worker):
+        worker.ask_to_end()
+        await worker.said("Stopping")
+        worker.ask_to_end()
+        codes.append(await worker.ended())
+        await asyncio.gather(*(player.between() for player in players))
+        return world.worker()
+
+    return asyncio.run(stopped(tmp_path_factory, TWICE, stop)), codes
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_worker_told_to_end_twice_and(told_twice, name):
+    check_sound(told_twice[0][name], TWICE[name])
+
+
+def test_worker_told_to_end_twice_does_so_at_once(told_twice):
+    assert told_twice[1] == [128 + signal.SIGTERM]

@@ -115,9 +115,10 @@ class World:
                 return
             await asyncio.sleep(0.05)
 
-    def limit(self, seconds):
-        """Give the tools of runs that are started from now on another timeout."""
-        tools = [tool.model_copy(update={"timeout": timedelta(seconds=seconds)}) for tool in self.spec.tools]
+    def limit(self, seconds, name=""):
+        """Give the tools, or that one, of runs that are started from now on another timeout."""
+        timeout = {"timeout": timedelta(seconds=seconds)}
+        tools = [tool.model_copy(update=timeout if name in ("", tool.name) else {}) for tool in self.spec.tools]
         self.spec = self.spec.model_copy(update={"tools": tools})
 
     def kill_workers(self):
