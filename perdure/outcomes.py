@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from perdure import budgets
+from perdure import budgets, loops
 from perdure.messages import (
     JSON,
     CallRecord,
@@ -14,10 +14,9 @@ from perdure.messages import (
     ToolMessage,
     ToolResult,
     UserMessage,
-    content_hash,
 )
 from perdure.reports import ProbeReport, ToolReport
-from perdure.state import CallState, CallStatus, Doubt, Outcome, Repeat, RunState
+from perdure.state import CallState, CallStatus, Doubt, Outcome, RunState
 
 
 def result_of(
@@ -58,36 +57,13 @@ def fold_if_all_closed(state: RunState) -> None:
     """Where all calls of the turn have their results, move them into the transcript, in call order."""
     if state.open_calls:
         return
-    told_before = state.repeat.count
     for call in state.calls:
         assert call.result is not None  # noqa: S101 - closed calls have one
         state.messages.append(ToolMessage(role="tool", result=call.result))
         state.records.append(record_of(call))
-        _count_repeat(state, call, call.result)
-    count = state.repeat.count
-    if count >= state.limits.repeat_told and count != told_before:
-        text = (
-            f"You have made the same call to {state.calls[-1].call.name} {count} times in a row with the same "
-            "result. Repeating it again will not help: do something else, or answer with what you know."
-        )
-        state.messages.append(UserMessage(role="user", content=text, source="runtime"))
+    if told := loops.watch(state):
+        state.messages.append(UserMessage(role="user", content=told, source="runtime"))
     state.calls = []
-
-
-def fingerprint(call: CallState) -> str:
-    """Return what tells a call from others: its tool and its arguments."""
-    return content_hash([call.call.name, call.call.arguments])
-
-
-def _count_repeat(state: RunState, call: CallState, result: ToolResult) -> None:
-    if call.call.problem:
-        return
-    this = fingerprint(call)
-    given = content_hash([result.status, result.content, result.message])
-    same_call = state.repeat.call == this
-    same = same_call and (result.status == "skipped" or state.repeat.result == given)
-    kept = state.repeat.result if same and result.status == "skipped" else given
-    state.repeat = Repeat(call=this, result=kept, count=state.repeat.count + 1 if same else 1)
 
 
 def record_of(call: CallState) -> CallRecord:

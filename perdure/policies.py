@@ -50,8 +50,11 @@ class Limits(Data):
         calls_per_turn: Further calls of the same turn are skipped, and the model is told. Default 32.
         parallel_reads: `read` calls under way at once. Default 8.
         malformed_turns: So many unusable replies in a row end the run. Default 3.
-        repeat_told: The same call with the same result so many times in a row: the model is told. Default 3.
-        repeat_refused: So many times: further ones are refused. Default 5.
+        repeat_told: The same calls with the same results so many times in a row, or a cycle of 2 to 4 turns that
+            came back so many times: the model is told. Default 3.
+        repeat_refused: So many times: the calls are refused. Default 5.
+        repeat_ended: So many times: the run ends `failed`, failure `no_progress`; never before a call was refused.
+            Default 8.
     """
 
     steps: int = Field(default=15, ge=1)
@@ -66,6 +69,7 @@ class Limits(Data):
     malformed_turns: int = Field(default=3, ge=1)
     repeat_told: int = Field(default=3, ge=2)
     repeat_refused: int = Field(default=5, ge=3)
+    repeat_ended: int = Field(default=8, ge=4)
 
 
 class Price(Data):
@@ -136,6 +140,7 @@ class ToolSpec(Data):
         attempts: For `idempotent`: how often the same key is tried before the outcome is in doubt. `read` is
             tried twice, `unsafe` once.
         result_limit: Bytes of a result that reach the model, at most 200,000; the rest is cut, and it says so.
+        polling: It is called over and over for good reason: the loop breaker leaves it out of account.
     """
 
     name: str
@@ -151,6 +156,7 @@ class ToolSpec(Data):
     in_doubt: Literal["ask", "tell_model"] = "ask"
     result_limit: int = Field(default=65_536, ge=1, le=200_000)
     remote: Remote | None = None
+    polling: bool = False
 
     @property
     def tries(self) -> int:

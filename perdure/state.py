@@ -93,12 +93,25 @@ class Outcome(Data):
     failure: str | None = None
 
 
-class Repeat(Data):
-    """The last call, what it gave, and how often in a row that was the same."""
+class TurnSeen(Data):
+    """What a turn asked for and was given: hash of each call → hash of its result, and of the words of a failed one."""
 
-    call: str = ""
-    result: str = ""
-    count: int = 0
+    calls: dict[str, str] = Field(default_factory=dict)
+    words: str = ""
+
+
+class Trail(Data):
+    """The last turns with calls, and how far they repeat themselves; see `perdure.loops`.
+
+    Attributes:
+        turns: Oldest first, a bounded number.
+        streaks: How many turns in a row were like the one 1, 2, 3 and 4 turns before.
+        stale: How many turns in a row brought nothing new.
+    """
+
+    turns: list[TurnSeen] = Field(default_factory=list[TurnSeen])
+    streaks: list[int] = Field(default_factory=lambda: [0, 0, 0, 0])
+    stale: int = 0
 
 
 class RunState(BaseModel):
@@ -118,7 +131,7 @@ class RunState(BaseModel):
     steps: int = 0
     started: int = 0
     malformed: int = 0
-    repeat: Repeat = Repeat()
+    trail: Trail = Trail()
     usage: Usage = Usage()
     last: Usage = Usage()  # of the last turn: what the next one will need at least
     cost: Decimal = Decimal(0)

@@ -186,6 +186,7 @@ def tool(
     not_done: Sequence[type[BaseException]] = (),
     in_doubt: Literal["ask", "tell_model"] = "ask",
     result_limit: int = 65_536,
+    polling: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function, sync or async; sync ones run in threads.
@@ -207,6 +208,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
         not_done: Exception types that mean that nothing was done, besides `ToolError`.
         in_doubt: `ask` waits for a person; `tell_model` tells the model and goes on.
         result_limit: Bytes of the result that reach the model. Default 64 KiB.
+        polling: It is called over and over for good reason, as a look whether something has ended: it is never
+            told or refused for repeating itself. Default False.
 
     Raises:
         ToolDefinitionError: If the function or an option can't make a tool; the text says why.

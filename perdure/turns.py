@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure import budgets
+from perdure import budgets, loops
 from perdure.messages import ToolCall, ToolResult, UserMessage, content_hash
-from perdure.outcomes import close_call, fingerprint, fold_if_all_closed, result_of
+from perdure.outcomes import close_call, fold_if_all_closed, result_of
 from perdure.reports import ModelTurn
 from perdure.state import CallState, CallStatus, Outcome, RunState
 
 CUT_OFF = "Your last reply was cut off by the length limit and could not be used. Answer again, more briefly."
+LOOPED = "Your last reply said the same over and over until it was cut off. Answer again, and say each thing once."
 EMPTY = "Your last reply was empty. Answer the user, or call a tool."
 REFUSED = "Your last reply was withheld or declined. Say plainly what you can't do, and what you can do instead."
 CLOSING = (
@@ -44,7 +45,8 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     elif fine:
         state.outcome = _answered(state)
     else:
-        note = {"length": CUT_OFF, "filtered": REFUSED, "refusal": REFUSED}.get(turn.finish, EMPTY)
+        cut_off = LOOPED if loops.repeats_itself(message.text) else CUT_OFF
+        note = {"length": cut_off, "filtered": REFUSED, "refusal": REFUSED}.get(turn.finish, EMPTY)
         state.messages.append(UserMessage(role="user", content=note, source="runtime"))
     if state.malformed >= state.limits.malformed_turns and not state.outcome:
         reason = f"The model gave {state.malformed} unusable replies in a row."
@@ -144,8 +146,8 @@ def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:
     if most is not None and _called(state, call.call.name) >= most:
         text = f"Not executed: at most {most} calls of {call.call.name} are allowed in one run."
         return result_of(call, "skipped", text, suggestion="Go on without it, or answer with what you know.")
-    if state.repeat.call == fingerprint(call) and state.repeat.count >= state.limits.repeat_refused - 1:
-        text = f"Not executed: this call gave the same result {state.repeat.count} times in a row."
+    if why := loops.refusal(state, call):
+        text = f"Not executed: {why}"
         return result_of(call, "skipped", text, suggestion="Try something else, or answer with what you know.")
     return None
 

@@ -240,6 +240,7 @@ SCENARIOS = {
         [calls(call("sell", what="a chair"), delay=0.3), {"text": "Sold.", "delay": 1.2}], [sell], speak_too_early
     ),
     "repeated_calls": Scenario([LOOKS[0]] * 6 + ["Nothing there."], [look]),
+    "no_progress": Scenario(LOOKS[:2] * 9, [look], options={"limits": Limits(steps=30)}),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
     "malformed_output": Scenario([""]),
 }

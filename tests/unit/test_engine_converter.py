@@ -93,6 +93,7 @@ DEFAULTS: dict[type[Data], dict[str, Any]] = {
         "in_doubt": "ask",
         "result_limit": 65_536,
         "remote": None,
+        "polling": False,
     },
     Limits: {
         "steps": 15,
@@ -107,6 +108,7 @@ DEFAULTS: dict[type[Data], dict[str, Any]] = {
         "malformed_turns": 3,
         "repeat_told": 3,
         "repeat_refused": 5,
+        "repeat_ended": 8,
     },
     Approval: {"default": "never", "tools": {}, "expires": None, "remind_every": None, "on_denial": "continue"},
     ModelSettings: {"timeout": timedelta(minutes=10), "attempts": 3, "api_key_env": "OPENAI_API_KEY"},
