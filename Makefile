@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS ?= tests
-JOBS ?= 4
+JOBS ?= 3
 
 .PHONY: help demo test check fmt chaos bench docs ci clean
 .DEFAULT_GOAL := help

@@ -18,7 +18,7 @@ import pytest
 from perdure.settings import Settings
 from tests.conftest import environment
 
-PATIENCE = 30
+PATIENCE = 60
 """Seconds after which something that a test waits for is taken for lost."""
 
 AGENTS = '''

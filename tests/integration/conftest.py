@@ -32,7 +32,7 @@ from perdure.tools import Tool
 from perdure.wire import STATE
 from perdure.worker import serving
 
-PATIENCE = 25
+PATIENCE = 60
 """Seconds after which something that a test waits for is taken for lost."""
 
 

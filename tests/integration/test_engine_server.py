@@ -74,7 +74,7 @@ def alive(pid):
 
 
 async def until_restarted(server, old_pid):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while server.record.pid == old_pid:
             await asyncio.sleep(0.01)
 
