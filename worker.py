@@ -51,6 +51,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         ConnectionFailed: If the server lacks the search attributes and they can't be registered.
     """
     by_name = _by_name(agents)
+    providers.declare(settings.providers)
     await search_attributes.ensure(client)
     conversations = Conversations(settings.cache_bytes)
     async with Toolbox(by_name, client, settings.threads) as toolbox:

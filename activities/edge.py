@@ -92,7 +92,7 @@ class Edge:
         self._queue(attempt, tokens)
         reply = await self._send(attempt, limited, settings, tokens)
         self._learn(attempt, asked, reply, tokens)
-        before, cost_usd = attempt.tried, _price(attempt.model, settings, reply.usage, reply.model)
+        before, cost_usd = attempt.tried, _price(attempt, settings, reply.usage, reply.model)
         attempt.waste(reply.usage, cost_usd)  # until it is recorded
         total = added(before.cost_usd, cost_usd)
         return Answer(reply, attempt.model, before.wasted, total, before.reason)
@@ -102,7 +102,7 @@ class Edge:
         model, settings = attempt.model, asked.settings
         left = left_of(allowance, attempt.tried.wasted, attempt.tried.cost_usd)
         try:
-            limit = reply_limit(left, tokens, model, partial(_price, model, settings))
+            limit = reply_limit(left, tokens, model, partial(_price, attempt, settings))
         except NotAllowed as error:
             raise attempt.ended(error.kind, error.message) from None
         own = settings.max_output_tokens or math.inf
@@ -165,7 +165,7 @@ class Edge:
 
     def _lose(self, attempt: Attempt, settings: ModelSettings, lost: Usage) -> None:
         """Count what a request has cost that gave no reply."""
-        attempt.waste(lost, _price(attempt.model, settings, lost))
+        attempt.waste(lost, _price(attempt, settings, lost))
 
     def _learn(self, attempt: Attempt, asked: ModelRequest, reply: ModelReply, tokens: int) -> None:
         """Take from a reply how a model counts tokens, and that it takes no larger limit of a reply."""
@@ -209,11 +209,14 @@ class Edge:
                 await model.aclose()
 
 
-def _price(model: str, settings: ModelSettings, usage: Usage, answered: str = "") -> Decimal | None:
-    """Return what `usage` costs; `answered` is the model's name in the reply, which may be more exact, or nonsense."""
-    address = address_of(model, settings)
-    names = [answered, model.partition(":")[2]]
-    found = (cost(name, usage, settings.price, address=address) for name in names if name)
+def _price(attempt: Attempt, settings: ModelSettings, usage: Usage, answered: str = "") -> Decimal | None:
+    """Return what `usage` costs with the due model. The settings have the price of the first one only.
+
+    `answered` is the model's name in the reply, which may be more exact, or nonsense.
+    """
+    price = None if attempt.tried.model else settings.price
+    names, address = (answered, attempt.model.partition(":")[2]), address_of(attempt.model, settings)
+    found = (cost(name, usage, price, address=address) for name in names if name)
     return next((usd for usd in found if usd is not None), None)
 
 

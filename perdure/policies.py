@@ -95,7 +95,7 @@ class ModelSettings(Data):
         between_chunks: Between two pieces of a reply. Default 30 s.
         timeout: Of one call, whole. Default 10 min.
         attempts: Tries of one call on transient errors. Default 3.
-        price: Beats the price table; for a server of your own. Default None: the table's.
+        price: Of the agent's first model. Beats the price table; for a server of your own. Default None: the table's.
         extra_body: Merged into the request's body.
         base_url: Overrides the provider's address (`OPENAI_BASE_URL` otherwise).
         api_key_env: Name of the environment variable on the worker that holds the key.

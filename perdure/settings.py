@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
@@ -45,6 +45,34 @@ PerModel = Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode, WrapValid
 ByName = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], NoDecode, WrapValidator(_by_name)]
 
 
+class Provider(BaseModel):
+    """A Chat Completions server with a name of its own.
+
+    Attributes:
+        base_url: Its address.
+        api_key_env: Name of the environment variable on the worker that holds the key. Default: it needs none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_url: str = Field(pattern="^https?://.")
+    api_key_env: str = ""
+
+
+def _providers(value: Any, parse: ValidatorFunctionWrapHandler) -> dict[str, Provider]:
+    try:
+        providers: dict[str, Provider] = parse(json.loads(value) if isinstance(value, str) else value)
+    except ValueError:
+        form = '{"deepseek": {"base_url": "https://api.deepseek.com/v1", "api_key_env": "DEEPSEEK_API_KEY"}}'
+        raise ValueError(f"providers are JSON such as {form}") from None
+    return providers
+
+
+Providers = Annotated[
+    dict[Annotated[str, Field(pattern="^[a-z0-9-]+$")], Provider], NoDecode, WrapValidator(_providers)
+]
+
+
 class Settings(BaseSettings):
     """How this process works, whatever agents it serves. Durations are seconds (`7`, `0.5`) or ISO 8601 (`PT7S`).
 
@@ -67,6 +95,9 @@ class Settings(BaseSettings):
             `breaker_window`, and this worker leaves it alone for `breaker_open`. Default 5.
         breaker_window: Default 60 s.
         breaker_open: Default 30 s.
+        providers: Chat Completions servers by names of your own, as JSON: `{"deepseek": {"base_url": "https://…",
+            "api_key_env": "DEEPSEEK_API_KEY"}}` makes `deepseek:…` a model, at that address whatever the agent's
+            settings say. Default: none.
         tpm: Tokens per minute by model, as JSON: `{"openai:gpt-5": 200000}`; for this worker alone. Default: as many
             as the server takes.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
@@ -89,6 +120,7 @@ class Settings(BaseSettings):
     breaker_failures: int = Field(default=5, ge=1)
     breaker_window: Duration = Field(default=timedelta(seconds=60), gt=timedelta())
     breaker_open: Duration = Field(default=timedelta(seconds=30), gt=timedelta())
+    providers: Providers = Field(default_factory=dict)
     tpm: PerModel = Field(default_factory=dict)
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 

@@ -1,12 +1,14 @@
-"""Models by name: `openai:gpt-…`, `openai-responses:…`, `scripted:FILE`, and whatever a test registers."""
+"""Models by name: `openai:gpt-…`, `openai-responses:…`, `scripted:FILE`, servers of the settings, those of a test."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from perdure.errors import ModelError
 from perdure.models import Model
 from perdure.policies import ModelSettings
+from perdure.settings import Provider
 
 Factory = Callable[[str, ModelSettings], Model]
 """Called with what follows the provider's name, and the settings."""
@@ -16,6 +18,16 @@ def _chat(name: str, settings: ModelSettings) -> Model:
     from perdure.activities.providers.openai_chat import OpenAIChat
 
     return OpenAIChat(name, settings)
+
+
+def _declared(prefix: str, provider: Provider, name: str, settings: ModelSettings) -> Model:
+    from perdure.activities.providers.openai_chat import OpenAIChat
+
+    return OpenAIChat(name, _at(provider, settings), provider=prefix)
+
+
+def _at(provider: Provider, settings: ModelSettings) -> ModelSettings:
+    return settings.model_copy(update={"base_url": provider.base_url, "api_key_env": provider.api_key_env})
 
 
 def _responses(name: str, settings: ModelSettings) -> Model:
@@ -31,6 +43,7 @@ def _scripted(name: str, settings: ModelSettings) -> Model:
 
 
 _factories: dict[str, Factory] = {"openai": _chat, "openai-responses": _responses, "scripted": _scripted}
+_servers: dict[str, Provider] = {}
 
 
 def register(prefix: str, factory: Factory) -> None:
@@ -38,9 +51,17 @@ def register(prefix: str, factory: Factory) -> None:
     _factories[prefix] = factory
 
 
+def declare(servers: Mapping[str, Provider]) -> None:
+    """Make models of this process of the servers that its settings name."""
+    for prefix, provider in servers.items():
+        _servers[prefix] = provider
+        register(prefix, partial(_declared, prefix, provider))
+
+
 def unregister(prefix: str) -> None:
     """Undo `register`."""
     _factories.pop(prefix, None)
+    _servers.pop(prefix, None)
 
 
 def known() -> list[str]:
@@ -63,11 +84,17 @@ def open_model(name: str, settings: ModelSettings) -> Model:
     return factory(rest, settings)
 
 
+def settings_of(name: str, settings: ModelSettings) -> ModelSettings:
+    """Return the settings that hold for that model: a server that has a name of its own has its own address and key."""
+    provider = _servers.get(name.partition(":")[0])
+    return _at(provider, settings) if provider else settings
+
+
 def address_of(name: str, settings: ModelSettings) -> str:
     """Return where the requests for a model go: its server's address, or the provider's name where it has none."""
     provider = name.partition(":")[0]
-    if _factories.get(provider) not in (_chat, _responses):
+    if provider not in _servers and _factories.get(provider) not in (_chat, _responses):
         return provider
     from perdure.activities.providers.openai_client import base_url
 
-    return base_url(settings)
+    return base_url(settings_of(name, settings))

@@ -43,20 +43,20 @@ class OpenAIChat:
     Args:
         model: As the server calls it.
         settings: Address, key and timeout; the rest comes with each request.
+        provider: The name that its server goes by. A model's reasoning is carried back to the same one only.
 
     Raises:
         ModelError: See `Endpoint`.
     """
 
-    provider = "openai"
-
-    def __init__(self, model: str, settings: ModelSettings) -> None:
+    def __init__(self, model: str, settings: ModelSettings, provider: str = "openai") -> None:
         self.model = model
+        self.provider = provider
         self._endpoint = Endpoint(settings)
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the reply. Raises `ModelError`."""
-        body = request_body(self.model, request, custom=self._endpoint.custom)
+        body = request_body(self.model, request, custom=self._endpoint.custom, provider=self.provider)
         return await self._endpoint.ask("/chat/completions", body, request, Completion, read_reply)
 
     async def aclose(self) -> None:
@@ -67,7 +67,7 @@ class OpenAIChat:
 # -- the request -------------------------------------------------------------------------------------------
 
 
-def request_body(model: str, request: ModelRequest, *, custom: bool) -> dict[str, JSON]:
+def request_body(model: str, request: ModelRequest, *, custom: bool, provider: str = "openai") -> dict[str, JSON]:
     """Return the body of the request: equal requests give equal bodies, and a longer conversation the same start.
 
     Args:
@@ -76,7 +76,7 @@ def request_body(model: str, request: ModelRequest, *, custom: bool) -> dict[str
     names = Names(tool.name for tool in request.tools)
     settings = request.settings
     messages: list[JSON] = [{"role": "system", "content": request.instructions}] if request.instructions else []
-    messages += [_message(message, names) for message in request.messages]
+    messages += [_message(message, names, provider) for message in request.messages]
     body: dict[str, JSON] = {"model": model, "messages": messages}
     if request.tools:
         body["tools"] = [
@@ -102,7 +102,7 @@ def _choice(choice: str | None) -> JSON:
     return {"type": "function", "function": {"name": choice}}
 
 
-def _message(message: Message, names: Names) -> dict[str, JSON]:
+def _message(message: Message, names: Names, provider: str) -> dict[str, JSON]:
     match message:
         case UserMessage(content=content):
             said = content if isinstance(content, str) else [_part(part) for part in content]
@@ -110,7 +110,7 @@ def _message(message: Message, names: Names) -> dict[str, JSON]:
         case ToolMessage(result=result):
             return {"role": "tool", "tool_call_id": result.call_id, "content": render_result(result)}
         case AssistantMessage():
-            return _assistant(message, names)
+            return _assistant(message, names, provider)
         case _:
             assert_never(message)
 
@@ -131,9 +131,9 @@ def _part(part: Part) -> dict[str, JSON]:
             assert_never(part)
 
 
-def _assistant(message: AssistantMessage, names: Names) -> dict[str, JSON]:
+def _assistant(message: AssistantMessage, names: Names, provider: str) -> dict[str, JSON]:
     extras: dict[str, Any] = {}
-    if message.provider == OpenAIChat.provider:
+    if message.provider == provider:
         for entry in message.reasoning:
             extras |= entry
     of_calls = obj(extras.pop("tool_calls", None))

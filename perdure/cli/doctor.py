@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -88,6 +88,9 @@ async def _examine(settings: Settings, file: str | None) -> list[Finding]:
         for one in agents
         for model in one.spec.models
     }
+    from perdure.activities.providers import declare
+
+    declare(settings.providers)
     return [*findings, *await asyncio.gather(*(_model(spec) for spec in models.values()))]
 
 
@@ -197,11 +200,12 @@ async def _models_taken(client: Client, served: Sequence[Served], found: Finding
 
 
 async def _model(spec: AgentSpec) -> Finding:
-    what = f"model {spec.model}"
+    from perdure.activities.providers import address_of, settings_of
+
+    what, spec = f"model {spec.model}", spec.model_copy(update={"settings": settings_of(spec.model, spec.settings)})
     try:
-        provider, _, name = spec.model.partition(":")
-        look = _LOOKS.get(provider, _open_only)
-        return Finding(what, *await look(spec, name))
+        look = _openai if address_of(spec.model, spec.settings).startswith("http") else _open_only
+        return Finding(what, *await look(spec, spec.model.partition(":")[2]))
     except ModelError as error:
         return Finding(what, "broken", error.message, _advice(error, spec))
 
@@ -258,6 +262,3 @@ async def _openai(spec: AgentSpec, name: str) -> State:
         f"{endpoint.address} answers, but does not list {name}",
         f"It lists {few}{'…' if len(listed) > _FEW else ''}.",
     )
-
-
-_LOOKS: dict[str, Callable[[AgentSpec, str], Awaitable[State]]] = {"openai": _openai, "openai-responses": _openai}

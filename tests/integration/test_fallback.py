@@ -5,11 +5,14 @@ from decimal import Decimal
 
 import pytest
 
+from perdure.activities.providers import unregister
 from perdure.agents import Agent
 from perdure.errors import ModelError
 from perdure.messages import Usage
 from perdure.models import ModelReply
 from perdure.policies import Limits, ModelSettings, Price
+from perdure.settings import Provider
+from perdure.testing import ModelServer
 
 SOON = timedelta(milliseconds=10)
 
@@ -90,6 +93,21 @@ async def test_the_runs_of_a_worker_share_the_tokens_per_minute_of_a_model(stage
         attempts.append(done.told("model_finished")[0].attempt)
     assert attempts == [1, 2]
     assert model.calls == 2
+
+
+async def test_a_model_on_another_server_answers_where_the_first_is_down(stage, stage_settings, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    down = {"error": {"kind": "overloaded", "message": "Busy."}, "times": 9, "text": "never"}
+    async with ModelServer([down]) as first, ModelServer(["done"]) as second:
+        agent = Agent("subject", ["openai:m", "other:m"], settings=ModelSettings(base_url=first.base_url))
+        servers = {"other": Provider(base_url=second.base_url)}
+        try:
+            await stage.serve(agent, settings=stage_settings.model_copy(update={"providers": servers}))
+            done = await stage.end(await stage.start_again(agent))
+        finally:
+            unregister("other")
+        assert (done.result.status, done.result.text) == ("completed", "done")
+        assert (len(first.requests), len(second.requests)) == (1, 1)
 
 
 # -- what a run may spend ----------------------------------------------------------------------------------------------

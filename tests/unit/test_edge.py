@@ -268,6 +268,28 @@ async def test_a_call_costs_what_its_tokens_cost(provide):
     assert (await Worker().call("a:1")).cost_usd is None
 
 
+async def test_the_price_in_the_settings_is_that_of_the_first_model(provide):
+    provide("a", down("quota"))
+    provide("b", ModelReply(text="hello", usage=Usage(input_tokens=1_000)))
+    assert (await Worker().call("a:1", "b:2", asked=settings())).cost_usd is None
+
+
+async def test_a_model_is_priced_by_the_address_it_is_served_at(provide, monkeypatch):
+    edge, asked = Worker(), ModelSettings(api_key_env="SOME_KEY")
+    monkeypatch.setenv("SOME_KEY", "sk-test")
+    usage = Usage(input_tokens=1_000_000)
+
+    async def generate(_self, _request):
+        return ModelReply(text="hello", usage=usage, model="gpt-4o-2024-08-06")
+
+    monkeypatch.setattr("perdure.activities.providers.openai_chat.OpenAIChat.generate", generate)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    there = dataclasses.replace(ASKED, settings=asked)
+    here = dataclasses.replace(ASKED, settings=asked.model_copy(update={"base_url": "http://localhost:8000/v1"}))
+    assert (await edge.call("openai:gpt-4o", asked=there)).cost_usd > 0
+    assert (await edge.call("openai:gpt-4o", asked=here)).cost_usd is None
+
+
 async def test_what_failed_half_way_is_counted_and_paid(provide):
     half = Usage(input_tokens=1_000, output_tokens=50)
     whole = Usage(input_tokens=1_000, output_tokens=100)

@@ -46,3 +46,28 @@ def test_what_are_no_tokens_per_minute_is_told_the_form_of_them(monkeypatch, sai
     monkeypatch.setenv("PERDURE_TPM", said)
     with pytest.raises(ValidationError, match="tokens per minute are JSON such as"):
         Settings()
+
+
+DEEPSEEK = '{"deepseek": {"base_url": "https://api.deepseek.com/v1", "api_key_env": "DEEPSEEK_API_KEY"}}'
+
+
+def test_providers_are_json_by_name(monkeypatch):
+    monkeypatch.setenv("PERDURE_PROVIDERS", DEEPSEEK)
+    assert Settings().providers["deepseek"].api_key_env == "DEEPSEEK_API_KEY"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "deepseek",
+        "{}}",
+        '{"a": {}}',
+        '{"a:b": {"base_url": "http://x"}}',
+        '{"a": {"base_url": "x"}}',
+        '{"a": {"base_url": "http://x", "key": "sk"}}',
+    ],
+)
+def test_what_are_no_providers_is_told_the_form_of_them(monkeypatch, said):
+    monkeypatch.setenv("PERDURE_PROVIDERS", said)
+    with pytest.raises(ValidationError, match="providers are JSON such as"):
+        Settings()
