@@ -38,6 +38,9 @@ _THROTTLE = timedelta(milliseconds=500)
 """How often heartbeats are sent at most; also how late a cancellation is seen."""
 
 
+_OF_RATE = 0.95
+"""The engine's bucket holds a second's worth: without a margin, ten seconds would see 12 % more than is set."""
+
 Stop = Callable[[], Awaitable[None]]
 """Stops what is served: calls under way get `settings.grace` to finish. Returns when none is left."""
 
@@ -120,7 +123,8 @@ def _model_workers(
 ) -> list[Worker]:
     """Return a worker of model calls for each provider: a waiting run may need one that no agent names any more."""
     named = {model_queue(task_queue, agent.spec.model) for agent in agents.values()}
-    queues = {model_queue(task_queue, provider): settings.model_rate.get(provider) for provider in providers.known()}
+    rates = {provider: rate * _OF_RATE for provider, rate in settings.model_rate.items()}
+    queues = {model_queue(task_queue, provider): rates.get(provider) for provider in providers.known()}
     return [
         Worker(
             client,
