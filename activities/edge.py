@@ -141,7 +141,7 @@ class Edge:
     async def _guarded(self, attempt: Attempt, asked: ModelRequest, settings: ModelSettings, tokens: int) -> ModelReply:
         """Make the request, watched by the provider's breaker, within its own time and the run's."""
         model, breaker = self._model(attempt.model, settings), self._breaker(attempt.model, settings)
-        patience = (settings.timeout + min(settings.timeout / 2, _GRACE)).total_seconds()
+        patience = (settings.timeout + _GRACE).total_seconds()
         left = attempt.seconds_left
         entered, end = breaker.enter(), cast("Ended", "unknown")
         attempt.begin(tokens)

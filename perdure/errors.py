@@ -152,7 +152,6 @@ class ModelError(Exception):
         usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
-        self.usage = usage
         self.kind: ModelErrorKind = kind
         self.message = message
         self.retry_after = retry_after

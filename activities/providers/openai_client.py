@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -18,6 +20,7 @@ from perdure.models.dialect import usage_of_part
 from perdure.policies import ModelSettings
 
 if TYPE_CHECKING:
+    import httpx2
     from openai import AsyncOpenAI
 
 _HOME = "https://api.openai.com/v1"
@@ -101,23 +104,25 @@ class Endpoint:
         import httpx2
         import openai
 
+        client = self._connect()  # before time counts: the first one imports and loads a lot
         patience = Patience(self._settings, streamed=incoming.expects_events)
         try:
             async with patience.total, patience.silence:
-                await self._receive(path, body, incoming, patience)
+                await _receive(await self._post(client, path, body), incoming, patience)
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, TypeError) as error:
             if not incoming.complete:
                 # Not chained: the cause may hold the key, and causes are kept in histories.
                 raise self._failure(error, incoming, patience) from None
         return incoming.whole()
 
-    async def _receive(self, path: str, body: Mapping[str, JSON], incoming: Incoming, patience: Patience) -> None:
+    async def _post(self, client: AsyncOpenAI, path: str, body: Mapping[str, JSON]) -> httpx2.Response:
+        """Return the server's answer, of which only the head has come."""
         import httpx2
         from openai import AsyncStream
 
         # Bytes of our own and a raw response: the package neither reorders what is sent, nor makes objects of
         # what is not a completion.
-        answer = await self._connect().post(
+        answer = await client.post(
             path,
             cast_to=httpx2.Response,
             content=encode(body),
@@ -125,14 +130,7 @@ class Endpoint:
             stream=True,
             stream_cls=AsyncStream[object],
         )
-        response = cast("httpx2.Response", answer)
-        try:
-            incoming.streams = response.headers.get("content-type", "").startswith("text/event-stream")
-            async for chunk in response.aiter_bytes():
-                patience.after(incoming.feed(chunk))
-            incoming.feed(b"", last=True)
-        finally:
-            await response.aclose()
+        return cast("httpx2.Response", answer)
 
     def _failure(self, error: Exception, incoming: Incoming, patience: Patience) -> ModelError:
         if late := patience.story():
@@ -146,11 +144,14 @@ class Endpoint:
 
     def _connect(self) -> AsyncOpenAI:
         if self._client is None:
-            from openai import AsyncOpenAI, Timeout
+            from openai import AsyncOpenAI, DefaultAsyncHttpx2Client, Timeout
 
             timeout = Timeout(None, connect=_CONNECT_SECONDS)  # the others are `Patience`'s
             key = self._key or "none"
-            self._client = AsyncOpenAI(base_url=self._base_url, api_key=key, max_retries=0, timeout=timeout)
+            http = DefaultAsyncHttpx2Client(verify=_certificates())
+            self._client = AsyncOpenAI(
+                base_url=self._base_url, api_key=key, max_retries=0, timeout=timeout, http_client=http
+            )
         return self._client
 
     async def aclose(self) -> None:
@@ -158,6 +159,24 @@ class Endpoint:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Return what connections are checked with: once for all clients, since it takes 40 ms to load."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+async def _receive(response: httpx2.Response, incoming: Incoming, patience: Patience) -> None:
+    try:
+        incoming.streams = response.headers.get("content-type", "").startswith("text/event-stream")
+        async for chunk in response.aiter_bytes():
+            patience.after(incoming.feed(chunk))
+        incoming.feed(b"", last=True)
+    finally:
+        await response.aclose()
 
 
 def _host(address: str) -> str:

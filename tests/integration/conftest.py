@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -32,6 +32,7 @@ from perdure.tools import Tool
 from perdure.wire import STATE
 from perdure.worker import serving
 
+T = TypeVar("T")
 PATIENCE = 60
 """Seconds after which something that a test waits for is taken for lost."""
 
@@ -202,6 +203,10 @@ class Stage:
 
         queue = f"{self.queue}-elsewhere"
         await self._stack.enter_async_context(Worker(self.client.temporal, task_queue=queue, activities=[act]))
+
+    async def enter(self, context: AbstractAsyncContextManager[T]) -> T:
+        """Enter a context that lasts to the end of the test."""
+        return await self._stack.enter_async_context(context)
 
     async def close(self) -> None:
         """Audit every run, then stop the worker."""
