@@ -6,15 +6,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.testing.model_process import ModelServerProcess
     from perdure.testing.model_server import ModelServer
     from perdure.testing.recording import Recording, load_recordings
     from perdure.testing.script import ScriptedReply, load_script
     from perdure.testing.scripted_model import ScriptedModel
 
-__all__ = ["ModelServer", "Recording", "ScriptedModel", "ScriptedReply", "load_recordings", "load_script"]
+__all__ = [
+    "ModelServer",
+    "ModelServerProcess",
+    "Recording",
+    "ScriptedModel",
+    "ScriptedReply",
+    "load_recordings",
+    "load_script",
+]
 
 _HOMES = {
     "ModelServer": "model_server",
+    "ModelServerProcess": "model_process",
     "Recording": "recording",
     "ScriptedModel": "scripted_model",
     "ScriptedReply": "script",

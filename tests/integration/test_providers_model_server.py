@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 import urllib.error
 import urllib.request
@@ -12,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from perdure.testing import ModelServer
+from perdure.errors import ConnectionFailed
+from perdure.testing import ModelServer, ModelServerProcess
 from perdure.testing.model_server import main
 
 USER = {"role": "user", "content": "hi"}
@@ -119,23 +119,20 @@ async def test_it_stops_while_a_script_hangs():
         await asking
 
 
-async def test_the_command_says_where_it_listens_and_ends_when_told(tmp_path):
-    script = tmp_path / "s.json"
-    script.write_text('["hi"]')
-    command = [sys.executable, "-m", "perdure.testing.model_server", str(script)]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stdout
-    try:
-        address = json.loads(await process.stdout.readline())["base_url"]
+def test_in_a_process_of_its_own_it_answers_and_tells_what_it_was_asked():
+    with ModelServerProcess([{"text": "hi", "delay": 0.001}]) as server:
+        address = f"{server.base_url}/chat/completions"
         body = {"model": "m", "messages": [USER]}
-        _, answer = await asyncio.to_thread(_send, f"{address}/chat/completions", body)
-        assert answer["choices"][0]["message"]["content"] == "hi"
-        process.send_signal(signal.SIGTERM)
-    finally:
-        _, talk = await asyncio.wait_for(process.communicate(), 10)
-    assert (process.returncode, talk) == (0, b"")
+        assert _send(address, body)[1]["choices"][0]["message"]["content"] == "hi"
+        assert [(one["path"], one["body"]) for one in server.requests()] == [("/v1/chat/completions", body)]
+    with pytest.raises(OSError, match="refused"):
+        _send(address, body)
+
+
+def test_a_process_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(ConnectionFailed, match="did not start"), ModelServerProcess(["hi"]):
+        pass
 
 
 def test_the_command_complains_in_one_sentence(tmp_path, capsys):
