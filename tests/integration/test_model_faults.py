@@ -204,7 +204,7 @@ async def _play(stage, few: asyncio.Semaphore, row: Row, server: ModelServer, ag
 
 
 async def test_a_wait_that_a_provider_asks_for_is_the_engines_and_shows_while_it_lasts(stage):
-    server = await stage.enter(ModelServer([error("rate_limited", retry_after=3600)]))
+    server = await stage.enter(ModelServer([error("rate_limited", retry_after=300)]))
     agent = Agent("patient", "openai:m", settings=ModelSettings(base_url=server.base_url, attempts=1))
     await stage.serve(agent)
     handle = await stage.start_again(agent)
@@ -218,5 +218,5 @@ async def test_a_wait_that_a_provider_asks_for_is_the_engines_and_shows_while_it
     assert (attempt.what, attempt.number) == ("model call", 2)
     assert "own words" in attempt.last_failure
     assert attempt.next_at
-    assert attempt.next_at - datetime.now(UTC) > timedelta(minutes=50)
+    assert attempt.next_at - datetime.now(UTC) > timedelta(minutes=2)
     assert len(server.requests) == 1

@@ -1,0 +1,43 @@
+"""The guides' Python, run as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from perdure import ModelSettings
+from perdure.settings import Settings
+from perdure.testing import ModelServer
+
+GUIDE = (Path(__file__).parents[2] / "docs/guides/models.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
+
+
+async def test_the_guide_to_models_runs_as_it_stands(engine: Settings, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PERDURE_HOME", str(engine.home))
+    monkeypatch.setenv("PERDURE_TASK_QUEUE", f"guide-{uuid4().hex[:8]}")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec("\n".join(blocks("python")), names)
+    await names["test_the_clerk_waits_for_its_model"]()
+
+
+def test_the_script_of_the_guide_is_one() -> None:
+    [script] = blocks("json")
+    ModelServer(json.loads(script))
+
+
+def test_the_defaults_in_the_guide_are_so() -> None:
+    said = dict(re.findall(r"^\| `(\w+)` \| (\d+ \w+) \|", GUIDE, flags=re.MULTILINE))
+    units = {"s": 1, "min": 60}
+    defaults = ModelSettings()
+    assert set(said) == {"first_byte", "between_chunks", "timeout"}
+    for name, words in said.items():
+        number, unit = words.split()
+        assert getattr(defaults, name).total_seconds() == int(number) * units[unit]
