@@ -320,7 +320,7 @@ async def test_the_last_turn_is_without_tools_and_its_answer_is_partial(stage):
     done = await stage.run([{"calls": [CALL]}, "so far: x"], [search], limits=Limits(steps=2))
     assert (done.result.status, done.result.text) == ("budget_exhausted", "so far: x")
     assert [request.answer_only for request in stage.model.requests] == [False, True]
-    assert "limit of steps" in done.notes[0]
+    assert "no tool can be called any more" in done.notes[0]
     assert [event.answer_only for event in done.told("model_started")] == [False, True]
     assert done.told("run_finished")[0].status == "budget_exhausted"
 

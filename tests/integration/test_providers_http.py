@@ -371,7 +371,8 @@ SOON = timedelta(seconds=0.1)
 
 @IN_EVERY_WAY
 async def test_a_server_that_only_keeps_the_connection_alive_is_given_up(api):
-    error = await failure(api, [{"hang": "ping"}], first_byte=SOON, between_chunks=SOON, timeout=SOON * 2)
+    timeout = timedelta(seconds=20) if MODE["stream"] else SOON * 2
+    error = await failure(api, [{"hang": "ping"}], first_byte=SOON, between_chunks=SOON, timeout=timeout)
     assert error.kind == "timeout"
     assert ("(first_byte)" if MODE["stream"] else "(timeout)") in error.message
 
