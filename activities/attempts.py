@@ -35,7 +35,7 @@ def due(tried: Tried, models: Sequence[str], wait: Callable[[str], float]) -> tu
     if not skipped:
         return tried, 0.0
     reason = tried.reason or f"{models[tried.model]} is not asked at present: it failed again and again."
-    return tried.model_copy(update={"model": tried.model + skipped, "failed": 0, "kept": 0, "reason": reason}), 0.0
+    return tried.model_copy(update={"model": tried.model + skipped, "failed": 0, "place": None, "reason": reason}), 0.0
 
 
 def move_on(tried: Tried, models: Sequence[str], words: str) -> Tried | None:
@@ -43,7 +43,7 @@ def move_on(tried: Tried, models: Sequence[str], words: str) -> Tried | None:
     if tried.model + 1 >= len(models):
         return None
     reason = tried.reason or f"{models[tried.model]}: {short(words)}"
-    return tried.model_copy(update={"model": tried.model + 1, "failed": 0, "kept": 0, "reason": reason})
+    return tried.model_copy(update={"model": tried.model + 1, "failed": 0, "place": None, "reason": reason})
 
 
 def next_try(error: ModelError, tried: Tried, models: Sequence[str], attempts: int) -> Tried | None:
@@ -105,7 +105,7 @@ class Attempt:
 
     def begin(self, tokens: int) -> None:
         """Note that a request is sent: should this worker be lost now, its tokens are."""
-        self.tried = self.tried.model_copy(update={"kept": 0})
+        self.tried = self.tried.model_copy(update={"place": None})
         self._pulse.keep(self.tried.model_copy(update={"sent": tokens}))
 
     def waste(self, usage: Usage, cost_usd: Decimal | None) -> None:

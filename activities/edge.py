@@ -12,6 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 from functools import partial
 from typing import cast
+from uuid import uuid4
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -36,6 +37,9 @@ _DOWN = frozenset({"connection", "timeout", "server", "overloaded"})
 
 _SMALL_REPLY = 4_096
 """Tokens: a limit of a reply that every model takes, even one that refuses larger limits."""
+
+_AT_ONCE = 0.001
+"""Seconds that nobody waits for: clocks differ by more."""
 
 _GRACE = timedelta(seconds=1)
 """An adapter that keeps to the timeout by itself knows what the call had used; any other is stopped here."""
@@ -70,6 +74,7 @@ class Edge:
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._clock = clock
+        self._id = uuid4().hex[:8]
         self._models: dict[str, Model] = {}
         self._breakers: dict[str, Breaker] = {}
         self._throttles: dict[str, Throttle] = {}
@@ -89,9 +94,9 @@ class Edge:
         attempt.choose(lambda model: self._breaker(model, settings).wait())
         tokens = math.ceil(request_tokens(asked) * self._measured.get(attempt.model, 1.0))
         limited = self._limited(attempt, asked, allowance, tokens)
-        self._queue(attempt, tokens)
-        reply = await self._send(attempt, limited, settings, tokens)
-        self._learn(attempt, asked, reply, tokens)
+        place = self._queue(attempt, tokens)
+        reply = await self._send(attempt, limited, settings, tokens, place)
+        self._learn(attempt, asked, reply)
         before, cost_usd = attempt.tried, _price(attempt, settings, reply.usage, reply.model)
         attempt.waste(reply.usage, cost_usd)  # until it is recorded
         total = added(before.cost_usd, cost_usd)
@@ -111,32 +116,42 @@ class Edge:
             return asked
         return replace(asked, settings=settings.model_copy(update={"max_output_tokens": limit}))
 
-    def _queue(self, attempt: Attempt, tokens: int) -> None:
-        """Let the attempt pass if the model's tokens per minute allow it, or have been kept for it."""
-        throttle = self._throttle(attempt.model)
-        if attempt.tried.kept and not throttle.held:
-            return
-        if wait := throttle.wait(tokens):
-            limit = "paused" if throttle.held else f"held to {throttle.rate:,.0f} tokens a minute"
-            raise self._kept(attempt, f"{attempt.model} is {limit} on this worker.", tokens, _seconds(wait))
-        throttle.take(tokens)
+    def _queue(self, attempt: Attempt, tokens: int) -> float | None:
+        """Wait for the call's turn among those for the model's tokens per minute; return its place in that queue.
 
-    async def _send(self, attempt: Attempt, asked: ModelRequest, settings: ModelSettings, tokens: int) -> ModelReply:
+        A place in another worker's queue has been waited for there, and does not count here.
+        """
+        throttle, tried = self._throttle(attempt.model), attempt.tried
+        mine = tried.place if tried.queue == self._id else None
+        joins = tried.place is None
+        wait = throttle.wait() if joins else throttle.until(-math.inf if mine is None else mine)
+        if wait < _AT_ONCE:
+            return throttle.take(tokens) if joins else mine
+        words = f"{attempt.model} is held to {throttle.rate:,.0f} tokens a minute on this worker."
+        if joins:
+            raise self._queued(attempt, words, tokens, _seconds(wait))
+        raise attempt.later("rate_limited", words, _seconds(wait))
+
+    async def _send(
+        self, attempt: Attempt, asked: ModelRequest, settings: ModelSettings, tokens: int, place: float | None
+    ) -> ModelReply:
         throttle, sent_at = self._throttle(attempt.model), self._clock()
         try:
-            return await self._guarded(attempt, asked, settings, tokens)
+            reply = await self._guarded(attempt, asked, settings, tokens)
         except ModelError as error:
             half_way = Usage(input_tokens=tokens, estimated=True) if error.kind == "timeout" else Usage()
             lost = error.usage or half_way
             self._lose(attempt, settings, lost)
-            throttle.correct(tokens, lost.input_tokens + lost.output_tokens)
+            throttle.correct(place, tokens, lost.input_tokens + lost.output_tokens)
             if asked.settings != settings and error.kind in ("bad_request", "context_too_long"):
                 raise attempt.later(error.kind, error.message, uncapped=True) from None  # that limit may be the reason
             if error.kind != "rate_limited":
                 raise attempt.after(error, settings.attempts) from None
             pause = error.retry_after or backoff(activity.info().attempt)
-            throttle.refused(tokens, sent_at, pause.total_seconds())
-            raise self._kept(attempt, error.message, tokens, max(pause, _seconds(throttle.wait(tokens)))) from None
+            throttle.refused(place, sent_at, pause.total_seconds())
+            raise self._queued(attempt, error.message, tokens, max(pause, _seconds(throttle.wait()))) from None
+        throttle.correct(place, tokens, reply.usage.input_tokens + reply.usage.output_tokens)
+        return reply
 
     async def _guarded(self, attempt: Attempt, asked: ModelRequest, settings: ModelSettings, tokens: int) -> ModelReply:
         """Make the request, watched by the provider's breaker, within its own time and the run's."""
@@ -167,21 +182,19 @@ class Edge:
         """Count what a request has cost that gave no reply."""
         attempt.waste(lost, _price(attempt, settings, lost))
 
-    def _learn(self, attempt: Attempt, asked: ModelRequest, reply: ModelReply, tokens: int) -> None:
+    def _learn(self, attempt: Attempt, asked: ModelRequest, reply: ModelReply) -> None:
         """Take from a reply how a model counts tokens, and that it takes no larger limit of a reply."""
         usage = reply.usage
-        self._throttle(attempt.model).correct(tokens, usage.input_tokens + usage.output_tokens)
         if not usage.estimated and usage.input_tokens:
             ratio = usage.input_tokens / max(request_tokens(asked), 1)
             self._measured[attempt.model] = min(max(ratio, 0.2), 5.0)  # whatever a server reports
         if attempt.tried.uncapped:
             self._uncapped.add(attempt.model)
 
-    def _kept(self, attempt: Attempt, words: str, tokens: int, wait: timedelta) -> ApplicationError:
-        """Return what the engine is told of an attempt for which tokens are kept from `wait` on."""
-        if attempt.in_time(wait):
-            self._throttle(attempt.model).take(tokens)
-        return attempt.later("rate_limited", words, wait, kept=tokens)
+    def _queued(self, attempt: Attempt, words: str, tokens: int, wait: timedelta) -> ApplicationError:
+        """Return what the engine is told of a call that joins the queue, in which it has its turn after `wait`."""
+        place = self._throttle(attempt.model).take(tokens) if attempt.in_time(wait) else None
+        return attempt.later("rate_limited", words, wait, place=place, queue=self._id)
 
     def _model(self, name: str, settings: ModelSettings) -> Model:
         key = f"{name} {settings.model_dump_json()}"

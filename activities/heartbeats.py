@@ -21,7 +21,8 @@ class Tried(Data):
         model: Which of the agent's models is due, by its place in their order.
         reason: Why it is not the first one, for a person.
         failed: Attempts that count as tries of that model; those lost with their worker don't.
-        kept: Tokens that its limit of tokens per minute keeps for the next attempt.
+        place: Its place in the queue for that model's tokens per minute, where the next attempt need not join again.
+        queue: The worker whose queue it is.
         sent: Input tokens of a request under way. Still set at the next attempt, it was lost with its worker.
         wasted: Of the attempts that failed half-way.
         cost_usd: Of those; None where a price is not known.
@@ -31,7 +32,8 @@ class Tried(Data):
     model: int = 0
     reason: str = ""
     failed: int = 0
-    kept: int = 0
+    place: float | None = None
+    queue: str = ""
     sent: int = 0
     wasted: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)

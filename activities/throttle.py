@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 _BURST = 10.0
-"""Seconds' worth of tokens that may go at once. A larger request goes when so many are there, and leaves a debt."""
+"""Seconds' worth of tokens that may go at once after a time without any."""
 
 _LEAST = 30_000 / 60
 """Tokens per second below which a limit that is only guessed is never set: OpenAI's smallest for a paying account
@@ -16,16 +16,19 @@ _LEAST = 30_000 / 60
 _RECOVERY = 120.0
 """Seconds in which what a refusal has taken from the rate comes back."""
 
+_SHOWS = 10.0
+"""Seconds within which a lower rate shows. Until then, further refusals, such as of requests sent together, don't lower
+it once more."""
+
 
 class Throttle:
-    """A token bucket that calls queue at: each is told how long to wait, and its tokens are kept for it.
+    """A queue of calls that moves on by so many tokens a second. Each call has a place in it, and waits for its turn.
 
     A server's refusal (429) holds everything back for as long as the server asks, and halves the rate, which then
-    recovers in a straight line: to the limit, or, where there is none, to twice what was sent before, after which all
-    may pass again.
+    grows again in a straight line, up to the limit. So places come later than was said, but keep their order.
 
     Args:
-        limit: Tokens per minute. None: as many as the server takes.
+        limit: Tokens per minute. None: as many as the server takes, until it has refused some.
         clock: Returns seconds; only differences count.
     """
 
@@ -35,11 +38,11 @@ class Throttle:
         self._least = _LEAST if limit is None else limit / 600
         self._rate = self._ceiling
         self._slope = 0.0
-        self._target = self._ceiling
-        self._level = self._capacity
+        self._turn = 0.0  # the place whose turn it is
+        self._end = -math.inf  # the place after the last one given away
+        self._recent = 0.0  # tokens, each fading away within about a minute
         self._at = self._held_until = clock()
         self._cut_at = -math.inf
-        self._recent = 0.0  # tokens, each fading away within about a minute
 
     @property
     def rate(self) -> float:
@@ -47,67 +50,79 @@ class Throttle:
         self._advance()
         return self._rate * 60
 
-    @property
-    def held(self) -> bool:
-        """Whether the server has asked for a pause that is not over: tokens kept before it are void."""
-        return self._clock() < self._held_until
+    def wait(self) -> float:
+        """Return in how many seconds it is the turn of whoever joins the queue now; 0 if at once."""
+        return self.until(self._next())
 
-    def wait(self, tokens: int) -> float:
-        """Return in how many seconds a request of so many tokens may be made; 0 if now. Takes nothing."""
+    def until(self, place: float) -> float:
+        """Return in how many seconds it is a place's turn; 0 if now."""
         self._advance()
-        missing = min(tokens, self._capacity) - self._level
-        queued = missing / self._rate if missing > 0 and math.isfinite(self._rate) else 0.0
-        return max(queued, self._held_until - self._at, 0.0)
+        return self._seconds_for(max(place - self._turn, 0.0)) + max(self._held_until - self._at, 0.0)
 
-    def take(self, tokens: int) -> float:
-        """Take the tokens of a request, which others wait for from now on; return as `wait` does."""
-        wait = self.wait(tokens)
-        self._spend(tokens)
-        return wait
+    def take(self, tokens: int) -> float | None:
+        """Join the queue with a request of so many tokens; return its place. None: there is no queue."""
+        place = self._next()
+        self._end = place + tokens
+        self._recent += tokens
+        return place if math.isfinite(self._rate) else None
 
-    def correct(self, taken: int, used: int) -> None:
-        """Replace what a request has taken by what it has used."""
+    def correct(self, place: float | None, taken: int, used: int) -> None:
+        """Replace what the request of that place has taken by what it has used."""
         self._advance()
-        self._spend(used - taken)
+        self._recent = max(self._recent + used - taken, 0.0)
+        if place is not None:
+            self._end += used - taken
 
-    def refused(self, tokens: int, sent_at: float, pause: float) -> None:
+    def refused(self, place: float | None, sent_at: float, pause: float) -> None:
         """Take note of a refusal.
 
         Args:
-            tokens: Of the request that was refused.
-            sent_at: When it was sent, by the same clock. Of requests sent together only one refusal lowers the rate.
+            place: Of the request. The queue goes on from there: whoever is late, as all are while the rate grows,
+                would come at once otherwise.
+            sent_at: When it was sent, by the same clock.
             pause: Seconds that the server asks for.
         """
         self._advance()
-        if sent_at > self._cut_at:
+        if sent_at > self._cut_at + _SHOWS:
             self._cut()
         self._held_until = max(self._held_until, self._at + pause)
-        if math.isfinite(self._rate):  # the first one passes when the pause is over, the others after it, at the rate
-            self._level = min(self._level, min(tokens, self._capacity) - self._rate * pause)
+        self._turn = self._turn if place is None else min(self._turn, place)
+        self._end = max(self._end, self._turn)  # whoever joins first comes when it is over, the next one after that
 
     def _cut(self) -> None:
         self._cut_at = self._at
+        if math.isinf(self._rate):
+            self._end = self._turn
         before = self._rate if math.isfinite(self._rate) else self._recent / 60
         self._rate = min(max(before / 2, self._least), self._ceiling)
-        self._target = min(max(before * 2, self._rate * 2), self._ceiling)
-        self._slope = max(before / 2, self._rate / 2) / _RECOVERY
+        self._slope = self._rate / _RECOVERY
 
     def _advance(self) -> None:
         now = self._clock()
-        passed, self._at = max(now - self._at, 0.0), now
-        self._recent *= math.exp(-passed / 60)
-        self._rate += self._slope * passed
-        if self._rate >= self._target:
-            self._rate, self._slope = self._ceiling, 0.0
+        since, self._at = self._at, max(now, self._at)
+        self._recent *= math.exp((since - self._at) / 60)
+        moved = max(self._at - max(since, self._held_until), 0.0)  # it stands still while the server asks for a pause
         if math.isfinite(self._rate):
-            self._level = min(self._level + self._rate * passed, self._capacity)
-        else:
-            self._level = math.inf
+            before, growing = self._rate, min(moved, self._growing)
+            self._rate = min(before + self._slope * growing, self._ceiling)
+            self._turn += (before + self._rate) / 2 * growing + self._rate * (moved - growing)
 
-    def _spend(self, tokens: int) -> None:
-        self._recent = max(self._recent + tokens, 0.0)
-        self._level = min(self._level - tokens, self._capacity)
+    def _next(self) -> float:
+        """Return the place of whoever comes now: after the last one, unless that was some time ago."""
+        self._advance()
+        return max(self._end, self._turn - self._rate * _BURST) if math.isfinite(self._rate) else self._turn
+
+    def _seconds_for(self, tokens: float) -> float:
+        """Return how long the queue needs for so many tokens, at a rate that grows meanwhile."""
+        growing = self._growing
+        if not growing or not tokens:
+            return tokens / self._rate
+        seconds = (math.sqrt(self._rate**2 + 2 * self._slope * tokens) - self._rate) / self._slope
+        if seconds <= growing:
+            return seconds
+        return growing + (tokens - (self._rate + self._ceiling) / 2 * growing) / self._ceiling
 
     @property
-    def _capacity(self) -> float:
-        return self._rate * _BURST
+    def _growing(self) -> float:
+        """For how many seconds the rate will grow."""
+        return (self._ceiling - self._rate) / self._slope if self._slope else 0.0

@@ -358,7 +358,7 @@ async def test_a_rate_limit_holds_back_the_other_runs_too(provide):
     with pytest.raises(ApplicationError) as caught:
         await worker.attempt(["a:1"], one, ASKED, 0)
     assert caught.value.next_retry_delay == timedelta(seconds=7)
-    with pytest.raises(ApplicationError, match="paused") as caught:
+    with pytest.raises(ApplicationError, match="is held to") as caught:
         await worker.attempt(["a:1"], [], ASKED, 0)
     other = caught.value.next_retry_delay
     assert other
@@ -380,7 +380,7 @@ async def test_a_turn_that_comes_while_the_server_asks_for_a_pause_is_put_off(pr
     with pytest.raises(ApplicationError, match="Slow down"):
         await worker.attempt(["a:1"], first, ASKED, 0)
     worker.now += 50  # the turn of the second would have come
-    with pytest.raises(ApplicationError, match="paused"):
+    with pytest.raises(ApplicationError, match="is held to"):
         await worker.attempt(["a:1"], second, ASKED, 0)
     assert len(model.asked) == 2
 
