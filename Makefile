@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS ?= tests
 JOBS ?= 3
 
-.PHONY: help demo test check fmt chaos bench docs ci clean
+.PHONY: help demo test check fmt chaos bench load docs ci clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -43,6 +43,9 @@ chaos: $(VENV)/.dev ## Kill workers and the server: at each point once, then at 
 
 bench: $(VENV)/.dev ## Measure what Perdure costs beside Temporal by hand, in a few minutes (ARGS=--full: half an hour)
 	@$(BIN)/python -m bench $(ARGS)
+
+load: $(VENV)/.dev ## Many runs at once: order, shares, rates, memory (ARGS=urgent: one part)
+	@$(BIN)/python -m bench.load $(ARGS)
 
 docs: $(VENV)/.dev ## Write the page of the commands from the commands
 	@mkdir -p docs/reference

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -53,7 +53,7 @@ class Load:
         return [(float(at), told) for at, _, told in lines]
 
     @contextmanager
-    def worker(self, file: Path, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+    def worker(self, file: Path, **more: str) -> Generator[subprocess.Popen[bytes]]:
         """Serve that file in a process of its own."""
         env = {**os.environ, "BENCH_LOG": str(self.log), "BENCH_CALL": "0", **more}
         command = [sys.executable, "-m", "perdure.starter", "worker", str(file)]
@@ -131,34 +131,32 @@ async def _approved(handle: RunHandle) -> str:
 
 
 async def urgent(load: Load, number: int) -> Told:
-    """Start one urgent run when `number` others wait for the only model slot."""
-    with load.worker(AGENTS, PERDURE_MODEL_SLOTS="1", BENCH_CALL="0.05"):
-        others = await load.start("answering", [Task(input="other")] * number)
-        first = len(load.calls())
-        [handle] = await load.start("answering", [Task(input="urgent", priority=1)])
-        await asyncio.gather(*(one.result() for one in [*others, handle]))
-    served = [told for _, told in load.calls()]
-    return {
-        f"an urgent run behind {number}: served as number": f"{served.index('urgent') + 1}",
-        "served before it was started": f"{first}",
-    }
+    """Start one urgent run when the model calls of `number` others are queued for the only slot."""
+    served = await _served(load, [[Task(input="other")] * number, [Task(input="urgent", priority=1)]])
+    return {f"an urgent run behind {number} queued ones: served as number": f"{served.index('urgent') + 1}"}
 
 
 async def tenants(load: Load, number: int) -> Told:
     """Let two tenants with weights 3:1 queue up for one slot, the lighter one first."""
     load.client.settings = load.client.settings.model_copy(update={"tenant_weights": {"heavy": 3}})
+    tasks = [Task(input=name, tenant=name) for name in ["light"] * number + ["heavy"] * number]
+    while_both = (await _served(load, [tasks]))[: number * 4 // 3 - 4]
+    heavy, light = while_both.count("heavy"), while_both.count("light")
+    return {f"two tenants with weights 3:1, {number} runs each: shares while both waited": f"{heavy}:{light}"}
+
+
+async def _served(load: Load, groups: Sequence[Sequence[Task]]) -> list[str]:
+    """Return in which order model calls are served that were queued group after group while the one slot was held."""
     with load.worker(AGENTS, PERDURE_MODEL_SLOTS="1", BENCH_CALL="60") as held:
-        tasks = [Task(input=name, tenant=name) for name in ["light"] * number + ["heavy"] * number]
-        handles = await load.start("answering", tasks)
-        await load.queued(handles)
+        handles: list[RunHandle] = []
+        for tasks in groups:
+            handles += await load.start("answering", tasks)
+            await load.queued(handles)
         held.kill()
     before = len(load.calls())
     with load.worker(AGENTS, PERDURE_MODEL_SLOTS="1"):
         await asyncio.gather(*(handle.result() for handle in handles))
-    served = [told for _, told in load.calls()][before:]
-    while_both = served[: number * 4 // 3 - 4]
-    heavy, light = while_both.count("heavy"), while_both.count("light")
-    return {f"two tenants with weights 3:1, {number} runs each: shares while both waited": f"{heavy}:{light}"}
+    return [told for _, told in load.calls()][before:]
 
 
 async def rate(load: Load, number: int) -> Told:
