@@ -108,7 +108,7 @@ def _worker(
         client,
         task_queue=task_queue,
         workflows=[AgentWorkflow],
-        activities=[models.model, models.judge, tools.probe, tools.tool],
+        activities=[models.model, models.judge, tools.probe, tools.undo, tools.tool],
         # Only our own workflow code runs here; the linter and the replay tests keep it deterministic. See ADR 2.
         workflow_runner=UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=_STICKY,

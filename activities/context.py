@@ -25,6 +25,7 @@ class CallContext:
         self.call_id = call.call_id
         self.attempt = attempt
         self.idempotency_key = call.key
+        self.undoes = ""
         self.deadline = deadline
         self.shared: Any = toolbox.shared(call.agent)
         self._toolbox = toolbox

@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_never
+from typing import Any, assert_never, get_type_hints
 
 from temporalio import activity
 from temporalio.common import RawValue
@@ -22,11 +22,11 @@ from perdure.activities.heartbeats import given_up, heartbeats
 from perdure.activities.toolbox import Toolbox
 from perdure.agents import Agent
 from perdure.errors import ToolError
-from perdure.messages import ResultStatus, ToolMessage, ToolResult
-from perdure.reports import ProbeReport, ToolReport
-from perdure.results import report_of_value, short, words
+from perdure.messages import JSON, ResultStatus, ToolMessage, ToolResult, parse_json
+from perdure.reports import ProbeReport, ToolReport, UndoReport
+from perdure.results import as_text, report_of_value, short, words
 from perdure.tools import Done, NotDone, Tool, Unknown
-from perdure.wire import PROBE, ProbeInput, ToolInput
+from perdure.wire import PROBE, UNDO, UNDO_SUFFIX, ProbeInput, ToolInput, UndoInput
 
 
 class LeftBehind(Exception):
@@ -72,7 +72,7 @@ class ToolActivities:
         if call.effect == "unsafe" and await given_up():
             return NeverBegan("The worker learnt of the call too late.", "given_up")
         ended = await run_body(
-            _bound(tool, tool.function, call, context),
+            _bound(tool, tool.function, call, context, tool.context_parameter),
             lambda value: report_of_value(value, call.call_id, name, call.result_limit, call.order),
             context,
             self._toolbox,
@@ -108,6 +108,33 @@ class ToolActivities:
             case _:
                 return ProbeReport(outcome="unknown", asked_at=asked_at, message="The probe did not end in time.")
 
+    @activity.defn(name=UNDO)
+    async def undo(self, request: UndoInput) -> UndoReport:
+        """Undo what a call did.
+
+        Raises:
+            ApplicationError: Where the engine should try again; only the tool itself says that it can't be undone.
+        """
+        tool, context = self._find(request.call.agent, request.tool), self._context(request.call)
+        if tool is None or tool.compensate is None:
+            raise ApplicationError("The tool has no compensation any more.", type="removed")
+        context.undoes = request.call.key.removesuffix(UNDO_SUFFIX)
+        function = functools.partial(tool.compensate, context, _returned(tool, request.content))
+        body = _bound(tool, function, request.call, context, None)
+        async with heartbeats():
+            ended = await run_body(body, lambda value: short(as_text(value)[0]), context, self._toolbox, self._grace)
+        match ended:
+            case Returned(message):
+                return UndoReport(status="undone", message=message)
+            case Raised(ToolError() as error):
+                return UndoReport(status="failed", message=short(error.message))
+            case Raised(error):
+                raise ApplicationError(words(error), type=type(error).__name__)
+            case NeverBegan(message, error_type):
+                raise ApplicationError(message, type=error_type)
+            case _:
+                raise ApplicationError("It did not end in time, or its worker was stopped.", type="timeout")
+
     def _find(self, agent: str, name: str) -> Tool | None:
         live = self._agents.get(agent)
         return live.tool(name) if live else None
@@ -123,13 +150,13 @@ class Unfit(Exception):
 
 
 def _bound(
-    tool: Tool, function: Callable[..., Any], call: ToolInput, context: CallContext
+    tool: Tool, function: Callable[..., Any], call: ToolInput, context: CallContext, parameter: str | None
 ) -> Callable[[], Awaitable[Any] | Any]:
     """Return what runs the body, arguments turned into its types there as well: validators are application code."""
 
     def keywords() -> dict[str, Any]:
         try:
-            return bind(tool, call.arguments, context, tool.context_parameter)
+            return bind(tool, call.arguments, context, parameter)
         except ValueError as error:
             raise Unfit(words(error)) from error
 
@@ -154,6 +181,16 @@ def bind(tool: Tool, arguments: Mapping[str, Any], context: CallContext, paramet
         model = tool.arguments.model_validate(keywords)
         keywords = {name: vars(model)[name] for name in type(model).model_fields}
     return {**keywords, parameter: context} if parameter else keywords
+
+
+def _returned(tool: Tool, content: str) -> JSON:
+    """Return what a tool returned, of which the run has the text."""
+    if tool.function and get_type_hints(tool.function).get("return") is str:
+        return content
+    try:
+        return parse_json(content) if content else None
+    except ValueError:
+        return content
 
 
 def _found(value: Any, request: ProbeInput, asked_at: datetime) -> ProbeReport:

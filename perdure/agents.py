@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 
 from perdure.errors import AgentError
 from perdure.messages import JSON, Content, Data, content_hash
-from perdure.policies import AgentSpec, Approval, Limits, ModelSettings
+from perdure.policies import AgentSpec, Approval, End, Limits, ModelSettings
 from perdure.schemas import sentence
 from perdure.tools import Tool
 
@@ -63,6 +63,8 @@ class Agent:
         limits: Steps and calls of a run.
         approval: Who has to be asked before which tool; `"always"` is short for `Approval(default="always")`, and a
             function of a tool's name and its arguments decides about every tool that says nothing itself.
+        compensate_on: `["cancelled", "failed"]`, or one of them: where a run ends so, what its tools did is undone by
+            their compensations, the last first, and the result's `undone` lists what was and what could not be.
         lifespan: An async context manager function. Entered once per worker, before its first call; what it
             yields is `ctx.shared`; left when the worker stops.
 
@@ -78,6 +80,7 @@ class Agent:
     limits: Limits = field(default_factory=Limits)
     approval: Approval | AskAbout | Literal["never", "always"] = field(default_factory=Approval)
     lifespan: Lifespan | None = None
+    compensate_on: Sequence[End] = ()
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -144,6 +147,7 @@ class Agent:
             tools=[tool.spec for tool in self.tools],
             limits=self.limits,
             approval=self.rules,
+            compensate_on=list(self.compensate_on),
         )
 
     @property

@@ -174,6 +174,25 @@ class Settled(EventBase):
     reason: str = ""
 
 
+class Undoing(EventBase):
+    """What a call did is being undone."""
+
+    type: Literal["undoing"]
+    call: str
+    name: str
+
+
+class Undone(EventBase):
+    """What became of undoing it: `failed` and `not_known` may still stand. `attempt` is None where none was made."""
+
+    type: Literal["undone"]
+    call: str
+    name: str
+    status: Literal["undone", "failed", "not_known"]
+    message: str | None = None
+    attempt: int | None = None
+
+
 class CancelRequested(EventBase):
     """Somebody asked the run to end."""
 
@@ -216,6 +235,8 @@ Event = Annotated[
     | InDoubt
     | Probed
     | Settled
+    | Undoing
+    | Undone
     | CancelRequested
     | RuntimeFault
     | RunFinished,

@@ -265,6 +265,21 @@ class CallRecord(Data):
     execution_order: int | None = None
 
 
+class Undone(Data):
+    """What became of an effect that was to be undone after its run had been cancelled or had failed.
+
+    Attributes:
+        status: `undone`; `failed` (the compensation did not succeed: the effect may still stand) or `not_known` (nobody
+            knows whether there was an effect, so nothing was tried).
+        message: What the compensation returned, or why it is not undone.
+    """
+
+    position: str
+    name: str
+    status: Literal["undone", "failed", "not_known"]
+    message: str | None = None
+
+
 RunStatus = Literal["completed", "budget_exhausted", "failed", "cancelled"]
 OpenStatus = Literal["running", "waiting_approval", "waiting_input", "waiting_decision", "paused"]
 
@@ -282,6 +297,7 @@ class RunResult(Data):
         cost_usd: None where the price is not known; never zero for unknown.
         reason: Why it ended so, for a person; None where `completed` by an answer.
         failure: For `failed`: a short word such as `authentication` or `malformed_output`.
+        undone: What was to be undone at the end, in that order, and whether it was; see `Agent(compensate_on=…)`.
     """
 
     run_id: str
@@ -294,6 +310,7 @@ class RunResult(Data):
     cost_usd: Decimal | None = None
     reason: str | None = None
     failure: str | None = None
+    undone: list[Undone] = Field(default_factory=list[Undone])
 
 
 # -- what people decide ------------------------------------------------------------------------------------

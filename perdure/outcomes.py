@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from perdure import budgets, loops
+from perdure import budgets, loops, undoing
 from perdure.messages import (
     JSON,
     CallRecord,
@@ -49,6 +49,7 @@ def close_call(call: CallState, result: ToolResult) -> None:
 
 def close(state: RunState, call: CallState, result: ToolResult) -> None:
     """Give `call` its result; when it was the turn's last, all results enter the transcript in call order."""
+    undoing.note(state, call, result)
     close_call(call, result)
     fold_if_all_closed(state)
 
@@ -177,6 +178,17 @@ def fold_cancelled(state: RunState, call: CallState) -> None:
 # -- the end -----------------------------------------------------------------------------------------------
 
 
+def begin_undoing(state: RunState, outcome: Outcome) -> None:
+    """Take into the state that its run was cut off: nothing begins any more, and each look-up begins anew."""
+    state.outcome = outcome
+    for call in list(state.calls):
+        if call.status in (CallStatus.ASKING, CallStatus.READY):
+            text = "Not executed: the run was ended, and what it had done is undone."
+            close(state, call, result_of(call, "cancelled", text))
+        elif call.status is CallStatus.PROBING:
+            call.status = CallStatus.DOUBTED
+
+
 def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunResult:
     """Return what the run gave so far."""
     return RunResult(
@@ -190,4 +202,5 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         cost_usd=budgets.cost(state),
         reason=outcome.reason,
         failure=outcome.failure,
+        undone=undoing.undone(state),
     )

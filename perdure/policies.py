@@ -13,6 +13,9 @@ from perdure.messages import JSON, Data
 Effect = Literal["read", "idempotent", "unsafe"]
 """RFC 9110's words: safe to repeat, safe to repeat with the same key, or performed at most once."""
 
+End = Literal["cancelled", "failed"]
+"""An end after which what a run did may be undone."""
+
 ApprovalPolicy = Annotated[str, Field(pattern=r"^(never|always|predicate:.+)$")]
 """`never`, `always`, or `predicate:NAME` of a function that runs in an activity."""
 
@@ -141,6 +144,8 @@ class ToolSpec(Data):
             tried twice, `unsafe` once.
         result_limit: Bytes of a result that reach the model, at most 200,000; the rest is cut, and it says so.
         polling: It is called over and over for good reason: the loop breaker leaves it out of account.
+        compensate: Whether it has a compensation, which undoes what it did.
+        undo_attempts: How often undoing is tried, with the same key, before it is given up.
     """
 
     name: str
@@ -157,6 +162,8 @@ class ToolSpec(Data):
     result_limit: int = Field(default=65_536, ge=1, le=200_000)
     remote: Remote | None = None
     polling: bool = False
+    compensate: bool = False
+    undo_attempts: int = Field(default=10, ge=1)
 
     @property
     def tries(self) -> int:
@@ -175,6 +182,7 @@ class AgentSpec(Data):
 
     Attributes:
         fallbacks: Models asked in this order where `model` is down. Default none.
+        compensate_on: Ends after which what the run did is undone. Default none.
     """
 
     name: str
@@ -185,6 +193,7 @@ class AgentSpec(Data):
     tools: list[ToolSpec] = Field(default_factory=list[ToolSpec])
     limits: Limits = Limits()
     approval: Approval = Approval()
+    compensate_on: list[End] = Field(default_factory=list[End])
 
     @property
     def models(self) -> list[str]:

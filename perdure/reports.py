@@ -52,6 +52,13 @@ class ProbeReport(Data):
     message: str = ""
 
 
+class UndoReport(Data):
+    """What became of undoing an effect; `message` is what the compensation returned, or why it could not be done."""
+
+    status: Literal["undone", "failed"]
+    message: str = ""
+
+
 class Judgement(Data):
     """What the judging activity says of edited arguments."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure import loops
+from perdure import loops, undoing
 from perdure.budgets import Additions
 from perdure.messages import UserMessage
 from perdure.outcomes import doubt
@@ -30,4 +30,5 @@ def carried_on(state: RunState, more: Additions) -> RunState:
             call.status = CallStatus.READY
         elif call.status in (CallStatus.RUNNING, CallStatus.PROBING):
             doubt(resumed, call, call.doubt or Doubt(message="The run ended while it was under way."))
+    undoing.carry_on(resumed, state)
     return resumed

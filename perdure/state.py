@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,6 +36,7 @@ class Phase(StrEnum):
     GENERATING = "generating"
     EXECUTING_TOOLS = "executing_tools"
     WAITING = "waiting"
+    UNDOING = "undoing"
     POST_PROCESSING = "post_processing"
     ENDED = "ended"
 
@@ -85,6 +87,21 @@ class CallState(BaseModel):
     result: ToolResult | None = None
 
 
+class DoneEffect(BaseModel):
+    """An effect that was done and can be undone: what that needs, and what became of it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    position: str
+    name: str
+    key: str
+    arguments: dict[str, JSON] = Field(default_factory=dict)
+    content: str = ""
+    order: int
+    status: Literal["done", "undoing", "undone", "failed", "not_known"] = "done"
+    message: str | None = None
+
+
 class Outcome(Data):
     """Why a run ends."""
 
@@ -127,6 +144,7 @@ class RunState(BaseModel):
     messages: list[Message] = Field(default_factory=list[Message])
     calls: list[CallState] = Field(default_factory=list[CallState])
     records: list[CallRecord] = Field(default_factory=list[CallRecord])
+    effects: list[DoneEffect] = Field(default_factory=list[DoneEffect])  # of tools with a compensation
     text: str = ""
     steps: int = 0
     started: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from perdure import undoing
 from perdure.budgets import exhausted, turns_left
 from perdure.messages import OpenStatus
 from perdure.state import CallState, CallStatus, Outcome, RunState
@@ -33,6 +34,13 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Undo:
+    """Undo what the call at `position` did: the run ends so that its effects must not stand."""
+
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to start: wait for a call under way, or for a person."""
 
@@ -49,7 +57,7 @@ class Finish:
 UNSETTLED = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
 """A call that may have an effect which is not known yet."""
 
-Step = CallModel | CallTools | Probe | Wait | Finish
+Step = CallModel | CallTools | Probe | Undo | Wait | Finish
 
 
 def next_step(state: RunState) -> Step:
@@ -57,6 +65,8 @@ def next_step(state: RunState) -> Step:
 
     Never returns `CallModel` while a call lacks its result, nor past a limit of the run.
     """
+    if state.outcome and state.outcome.status in ("cancelled", "failed"):
+        return _ending(state, state.outcome)
     for call in state.calls:
         if call.status is CallStatus.DOUBTED:
             return Probe(call.position, _probe_after(call))
@@ -68,6 +78,23 @@ def next_step(state: RunState) -> Step:
         return Finish(exhausted(state)) if left <= 0 else CallModel(answer_only=left == 1)
     ready = startable(state)
     return CallTools(ready) if ready else Wait(open_status(state))
+
+
+def _ending(state: RunState, outcome: Outcome) -> Step:
+    """Return what is left to do in a run that was cut off: where its agent says so, to undo what was done, last first.
+
+    What is in doubt is looked up before; nobody is waited for.
+    """
+    if not undoing.wanted(state):
+        return Finish(outcome)
+    doubted = undoing.looked_up(state)
+    for call in doubted:
+        if call.status is CallStatus.DOUBTED:
+            return Probe(call.position, _probe_after(call))
+    effect = undoing.due(state)
+    if doubted or (effect and effect.status == "undoing"):
+        return Wait("running")
+    return Undo(effect.position) if effect else Finish(outcome)
 
 
 def _probe_after(call: CallState) -> datetime | None:

@@ -42,6 +42,12 @@ class Unknown:
 ProbeOutcome = Done | NotDone | Unknown
 Probe = Callable[..., Awaitable[ProbeOutcome] | ProbeOutcome]
 """Called as `probe(ctx, **arguments)`; `ctx.idempotency_key` is the key that the tool was given."""
+Compensation = Callable[..., Any]
+"""Called as `compensate(ctx, result, **arguments)`: what the tool returned, as JSON, and what it was called with.
+
+`ctx.idempotency_key` is the same on every attempt to undo this call; `ctx.undoes` is the key that the tool was given.
+It has to be safe to repeat. What it returns is recorded as text; `ToolError` means that it can't be undone.
+"""
 
 
 @runtime_checkable
@@ -56,6 +62,7 @@ class ToolContext(Protocol):
         call_id: The provider's id of the call.
         attempt: From 1.
         idempotency_key: The same on every attempt, replay, resume and settlement of this call.
+        undoes: For a compensation: the idempotency key of the call to undo. "" for a tool.
         deadline: When this attempt is abandoned (UTC).
         shared: What the agent's lifespan function yielded, or None.
     """
@@ -67,6 +74,7 @@ class ToolContext(Protocol):
     call_id: str
     attempt: int
     idempotency_key: str
+    undoes: str
     deadline: datetime
     shared: Any
 
@@ -92,6 +100,7 @@ class Tool:
         function: What is called; None for a tool served elsewhere.
         arguments: Turns validated JSON into the function's types; None where it takes plain JSON.
         probe: Looks up whether an effect happened.
+        compensate: Undoes an effect that was done.
         not_done: Exception types that mean that nothing was done.
         ask: Approval predicate, called with the arguments; True asks a person.
     """
@@ -103,6 +112,7 @@ class Tool:
     probe: Probe | None = None
     not_done: tuple[type[BaseException], ...] = ()
     ask: Callable[..., bool | Awaitable[bool]] | None = field(default=None, repr=False)
+    compensate: Compensation | None = None
 
     @property
     def name(self) -> str:
@@ -185,6 +195,8 @@ def tool(
     probe: Probe | None = None,
     not_done: Sequence[type[BaseException]] = (),
     in_doubt: Literal["ask", "tell_model"] = "ask",
+    compensate: Compensation | None = None,
+    undo_attempts: int = 10,
     result_limit: int = 65_536,
     polling: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
@@ -207,6 +219,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
         probe: `probe(ctx, **arguments)` → `Done(result) | NotDone() | Unknown()`, to settle a doubt.
         not_done: Exception types that mean that nothing was done, besides `ToolError`.
         in_doubt: `ask` waits for a person; `tell_model` tells the model and goes on.
+        compensate: `compensate(ctx, result, **arguments)` undoes what was done, where the agent says when
+            (`Agent(compensate_on=…)`).
+        undo_attempts: Tries of it, 1 s apart and doubling up to 30 s, each within `timeout`. Default 10.
         result_limit: Bytes of the result that reach the model. Default 64 KiB.
         polling: It is called over and over for good reason, as a look whether something has ended: it is never
             told or refused for repeating itself. Default False.
@@ -246,6 +261,7 @@ def _build(
 ) -> Tool:
     probe: Any = options.pop("probe", None)
     approval: Any = options.pop("approval", None)
+    compensate: Any = options.pop("compensate", None)
     not_done = _exception_types(name, options.pop("not_done", ()))
     timeout = options.pop("timeout", 10)
     ask: Any = approval if callable(approval) else None
@@ -257,6 +273,7 @@ def _build(
             timeout=timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout),
             approval=f"predicate:{name}" if ask else cast("str | None", approval),
             probe=probe is not None,
+            compensate=compensate is not None,
             **options,
         )
     except (ValueError, TypeError, OverflowError) as error:
@@ -264,7 +281,23 @@ def _build(
     _check(spec, options)
     if probe is not None and not callable(probe):
         raise ToolDefinitionError(f"Tool {name!r}: probe has to be a function, not {probe!r}.")
-    return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask)
+    if compensate is not None:
+        _check_compensation(compensate, spec)
+    return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask, compensate)
+
+
+def _check_compensation(compensate: Any, spec: ToolSpec) -> None:
+    if not callable(compensate) or isinstance(compensate, Tool):
+        raise ToolDefinitionError(f"Tool {spec.name!r}: compensate has to be a function, not {compensate!r}.")
+    if spec.effect == "read":
+        raise ToolDefinitionError(f"Tool {spec.name!r}: a 'read' has no effect that compensate could undo.")
+    try:
+        inspect.signature(compensate).bind(None, None, **dict.fromkeys(spec.parameters.get("properties", {})))
+    except (TypeError, ValueError) as error:
+        called = ", ".join(["ctx", "result", *spec.parameters.get("properties", {})])
+        raise ToolDefinitionError(
+            f"Tool {spec.name!r}: its compensation is called with ({called}), which does not fit: {error}."
+        ) from error
 
 
 def _exception_types(tool: str, given: Any) -> tuple[type[BaseException], ...]:

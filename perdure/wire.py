@@ -17,6 +17,9 @@ WORKFLOW = "AgentWorkflow"
 MODEL = "perdure.model"
 JUDGE = "perdure.judge"
 PROBE = "perdure.probe"
+UNDO = "perdure.undo"
+UNDO_SUFFIX = ":undo"
+"""What makes the key of an undoing out of that of the effect."""
 TRANSCRIPT = "transcript"
 STATE = "state"
 DECIDE = "decide"
@@ -123,6 +126,14 @@ class ProbeInput(Data):
     tool: str
     call: ToolInput
     believed_from: datetime | None = None
+
+
+class UndoInput(Data):
+    """An effect to be undone. `call.key` is the undoing's own key; `content` is what the call gave, as text."""
+
+    tool: str
+    call: ToolInput
+    content: str = ""
 
 
 class JudgeInput(Data):

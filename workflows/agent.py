@@ -12,14 +12,15 @@ from temporalio import workflow
 from temporalio.common import RawValue, SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from perdure import approvals, budgets, outcomes, turns
+from perdure import approvals, budgets, outcomes, turns, undoing
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Decision, Message, OpenStatus, Receipt, RunResult, Settlement, content_hash
+from perdure.reports import UndoReport
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
-from perdure.steps import CallModel, CallTools, Finish, Probe, Step, Wait, next_step
+from perdure.steps import CallModel, CallTools, Finish, Probe, Step, Undo, Wait, next_step
 from perdure.transcripts import Chain
 from perdure.wire import (
     DECIDE,
@@ -74,22 +75,13 @@ class AgentWorkflow:
         """Return the run's result, or end as the status table of the README says."""
         try:
             outcome = await self._loop()
-        except asyncio.CancelledError:
-            outcome = await self._unwind()
-        except Exception as error:  # noqa: BLE001 - a defect ends the run by name
-            if workflow.cancellation_reason() is None:
-                workflow.logger.exception("run failed by a defect of the runtime")
-                outcome = Outcome(status="failed", reason=f"{type(error).__name__}: {error}", failure="internal_error")
-            else:
-                outcome = await self._unwind()
+        except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - a defect ends the run by name
+            outcome = await self._cut_off(error)
         return await self._end(outcome)
 
     async def _loop(self) -> Outcome:
         while True:
-            if workflow.cancellation_reason() is not None:
-                raise asyncio.CancelledError
-            if self._defect:
-                raise self._defect
+            self._raise_if_cut_off()
             self.state.ran = self._clock.tick(workflow.now())
             step = next_step(self.state)
             self._show(step)
@@ -101,12 +93,20 @@ class AgentWorkflow:
                         self._start(position)
                 case Probe(position, after):
                     self._probe(position, after)
+                case Undo(position):
+                    self._undo(position)
                 case Wait():
                     await self._wait()
                 case Finish(outcome):
                     return outcome
                 case _:
                     assert_never(step)
+
+    def _raise_if_cut_off(self) -> None:
+        if workflow.cancellation_reason() is not None and not undoing.wanted(self.state):
+            raise asyncio.CancelledError
+        if self._defect:
+            raise self._defect
 
     # -- acting --------------------------------------------------------------------------------------------
 
@@ -168,6 +168,21 @@ class AgentWorkflow:
             report = await calls.probe(call, spec, self._agent, self._lookups, self.request.heartbeat)
             outcomes.fold_probe(self.state, call, report)
 
+    def _undo(self, position: str) -> None:
+        effect = undoing.find(self.state, position)
+        assert effect is not None  # noqa: S101 - steps name effects of the state
+        effect.status = "undoing"
+        self._spawn(self._take_back(effect))
+
+    async def _take_back(self, effect: states.DoneEffect) -> None:
+        spec = self.state.spec.tool(effect.name)
+        assert spec is not None  # noqa: S101 - only known tools were executed
+        try:
+            report = await calls.undo(effect, spec, self._agent, self.request.heartbeat)
+        except ActivityError as error:
+            report = UndoReport(status="failed", message=explain(error))
+        undoing.fold(effect, report)
+
     async def _wait(self) -> None:
         seen = self._changes
         alarm = approvals.next_alarm(self.state, workflow.now())
@@ -180,6 +195,9 @@ class AgentWorkflow:
             if expired := approvals.expire(self.state, workflow.now()):
                 workflow.upsert_memo({approvals.EXPIRED: expired})
             workflow.logger.warning("still waiting for a decision", extra={"run_id": self.state.run_id})
+        except asyncio.CancelledError:
+            if not undoing.wanted(self.state):
+                raise  # else it ends already, and undoing is not cut off
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(self._guarded(work))
@@ -211,12 +229,30 @@ class AgentWorkflow:
 
     # -- the end -------------------------------------------------------------------------------------------
 
-    async def _unwind(self) -> Outcome:
-        """Cancel what is under way, wait until each call's fate is known, and say what the run became."""
+    async def _cut_off(self, error: BaseException) -> Outcome:
+        """Stop what is under way, wait until each call's fate is known, and say what the run becomes."""
+        reason = workflow.cancellation_reason()
+        if isinstance(error, asyncio.CancelledError) or reason is not None:
+            outcome = Outcome(status="cancelled", reason=reason or "The run was cancelled.")
+            await self._unwind()
+        else:
+            workflow.logger.error("run failed by a defect of the runtime", exc_info=error)
+            outcome = Outcome(status="failed", reason=f"{type(error).__name__}: {error}", failure="internal_error")
+        self._defect, self.state.outcome = None, outcome
+        if undoing.wanted(self.state):
+            await self._unwind()
+            outcomes.begin_undoing(self.state, outcome)
+            workflow.upsert_memo({undoing.ENDING: outcome})
+            try:
+                await self._loop()
+            except Exception:  # noqa: BLE001 - a second defect must not wedge it
+                workflow.logger.exception("undoing was broken off by a defect of the runtime")
+        return outcome
+
+    async def _unwind(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await workflow.wait_condition(lambda: not self._tasks)
-        return Outcome(status="cancelled", reason=workflow.cancellation_reason() or "The run was cancelled.")
 
     async def _end(self, outcome: Outcome) -> RunResult:
         self.phase = Phase.POST_PROCESSING
@@ -245,6 +281,8 @@ class AgentWorkflow:
                 self.phase = Phase.GENERATING
             case Wait() if status != "running":
                 self.phase = Phase.WAITING
+            case Undo():
+                self.phase = Phase.UNDOING
             case Finish():
                 self.phase = Phase.POST_PROCESSING
             case _:

@@ -11,9 +11,21 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from perdure.policies import AgentSpec, ToolSpec
-from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport
-from perdure.state import CallState
-from perdure.wire import JUDGE, MODEL, PROBE, JudgeInput, ModelInput, ProbeInput, ToolInput, model_queue
+from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
+from perdure.state import CallState, DoneEffect
+from perdure.wire import (
+    JUDGE,
+    MODEL,
+    PROBE,
+    UNDO,
+    UNDO_SUFFIX,
+    JudgeInput,
+    ModelInput,
+    ProbeInput,
+    ToolInput,
+    UndoInput,
+    model_queue,
+)
 
 _SLACK = timedelta(seconds=10)
 """Added to an attempt's own deadline: it reports by itself before the engine gives it up."""
@@ -152,6 +164,35 @@ async def probe(call: CallState, spec: ToolSpec, agent: str, number: int, heartb
         retry_policy=_FOREVER,
         cancellation_type=ActivityCancellationType.TRY_CANCEL,
         summary=f"was call {call.position} ({spec.name}) done?",
+    )
+    return report
+
+
+async def undo(effect: DoneEffect, spec: ToolSpec, agent: str, heartbeat: timedelta) -> UndoReport:
+    """Undo an effect, with a key of its own, over and over up to the tool's limit."""
+    call = ToolInput(
+        agent=agent,
+        call_id=effect.position,
+        position=effect.position,
+        key=f"{effect.key}{UNDO_SUFFIX}",
+        arguments=effect.arguments,
+        effect="idempotent",
+        timeout=spec.timeout,
+        tries=spec.undo_attempts,
+    )
+    report: UndoReport = await workflow.start_activity(
+        UNDO,
+        UndoInput(tool=spec.name, call=call, content=effect.content),
+        activity_id=f"undo {effect.position}",
+        result_type=UndoReport,
+        start_to_close_timeout=spec.timeout + _SLACK,
+        heartbeat_timeout=heartbeat,
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(seconds=1),
+            maximum_interval=timedelta(seconds=30),
+            maximum_attempts=spec.undo_attempts,
+        ),
+        summary=f"undo call {effect.position} ({spec.name})",
     )
     return report
 

@@ -111,8 +111,22 @@ async def flight_booked(ctx: ToolContext, **_: Any) -> Done | NotDone | Unknown:
     return Done(only(FLIGHT_BOOKING, found["bookings"][0])) if found["bookings"] else NotDone()
 
 
+async def flight_unbooked(ctx: ToolContext, _result: Any, **_: Any) -> str:
+    """Cancel what was booked under the call's key. Cancelling what is cancelled changes nothing."""
+    found = await ask(ctx, "GET", "/flights/bookings", params={"reference": ctx.undoes})
+    for booking in found["bookings"]:
+        await ask(ctx, "DELETE", f"/flights/bookings/{booking['booking_id']}")
+    return f"cancelled {', '.join(booking['booking_id'] for booking in found['bookings'])}"
+
+
+async def hotel_unbooked(ctx: ToolContext, booked: dict[str, Any], **_: Any) -> str:
+    """Cancel the booking that the call made."""
+    await ask(ctx, "DELETE", f"/hotels/bookings/{booked['booking_id']}")
+    return f"cancelled {booked['booking_id']}"
+
+
 # The airline's side books again with every request, so this one is never repeated. It can be looked up, though.
-@tool(effect="unsafe", approval="always", not_done=NOT_SENT, probe=flight_booked)
+@tool(effect="unsafe", approval="always", not_done=NOT_SENT, probe=flight_booked, compensate=flight_unbooked)
 async def flight_book(ctx: ToolContext, flight_id: str, passenger: str) -> dict[str, Any]:
     """Book a seat on a flight.
 
@@ -126,7 +140,7 @@ async def flight_book(ctx: ToolContext, flight_id: str, passenger: str) -> dict[
 
 # The hotels' side knows a request by its key, so this one may be repeated until there is an answer.
 # No `not_done` here: that a second try can't connect says nothing of the first.
-@tool(effect="idempotent", approval="always")
+@tool(effect="idempotent", approval="always", compensate=hotel_unbooked)
 async def hotel_book(ctx: ToolContext, hotel_id: str, check_in: date, nights: Nights, guest: str) -> dict[str, Any]:
     """Book a hotel room.
 
@@ -187,4 +201,5 @@ travel = Agent(
     ),
     tools=TOOLS,
     lifespan=booking_service,
+    compensate_on=["cancelled", "failed"],  # a journey half booked is none
 )

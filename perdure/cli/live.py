@@ -58,6 +58,8 @@ class Board:
                 self.open.pop(event.call, None)
             case ev.CancelRequested():
                 self._enter("cancelling", event.time)
+            case ev.Undoing():
+                self._enter(f"undoing {event.call} {event.name}", event.time)
             case _:
                 pass
 

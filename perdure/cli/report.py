@@ -61,6 +61,9 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     if result.calls:
         yield from ("", paint("Calls", "bold", stream))
         yield from _calls(state, result, stream)
+    if result.undone:
+        yield from ("", paint("Undone", "bold", stream))
+        yield from _undone(result, stream)
     if transcript:
         yield from ("", paint("Transcript", "bold", stream))
         yield from _transcript(state.messages, stream)
@@ -136,6 +139,12 @@ def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
             yield f"        {one_line(text, 500)}"
         if given and given.note:
             yield f"        {one_line(given.note, 500)}"
+
+
+def _undone(result: RunResult, stream: TextIO) -> Iterator[str]:
+    for one in result.undone:
+        said = f": {one_line(one.message, 500)}" if one.message else ""
+        yield f"  {one.position:<5} {safe(one.name)} {story.undone_word(one.status, stream)}{said}"
 
 
 def _transcript(messages: Sequence[Message], stream: TextIO) -> Iterator[str]:

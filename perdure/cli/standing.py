@@ -18,7 +18,7 @@ from perdure.events import ApprovalRequested, InDoubt
 from perdure.messages import JSON
 from perdure.state import CallState, CallStatus
 from perdure.steps import Wait, next_step
-from perdure.wire import JUDGE, MODEL, PROBE
+from perdure.wire import JUDGE, MODEL, PROBE, UNDO
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -155,6 +155,8 @@ def _activity(kind: str, position: str) -> str:
             return "model call"
         case _ if kind == PROBE:
             return f"look-up of call {position.partition('?')[0]}"
+        case _ if kind == UNDO:
+            return f"undoing of call {position.removeprefix('undo ')}"
         case _ if kind == JUDGE:
             return f"check of the arguments of call {position}"
         case _:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import TextIO, assert_never
+from typing import Literal, TextIO, assert_never
 
 from perdure import events as ev
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
@@ -34,6 +34,12 @@ COLOURS = {
 def status_word(status: str, stream: TextIO | None = None) -> str:
     """Return a status, coloured."""
     return paint(status, COLOURS.get(status, ""), stream)
+
+
+def undone_word(status: Literal["undone", "failed", "not_known"], stream: TextIO | None = None) -> str:
+    """Return what became of undoing an effect, coloured."""
+    words = {"undone": "undone", "failed": "could not be undone", "not_known": "not undone, as nobody knows of it"}
+    return paint(words[status], "yellow" if status == "undone" else "red", stream)
 
 
 def signature(name: str, arguments: Mapping[str, JSON], limit: int = 160) -> str:
@@ -96,6 +102,11 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"{safe(event.name)} looked up: {event.outcome}{_because(event.message)}"
         case ev.Settled():
             return f"{safe(event.name)} settled as {event.outcome} by {safe(event.by)}{_because(event.reason)}"
+        case ev.Undoing():
+            return f"{safe(event.name)} is being undone"
+        case ev.Undone():
+            tried = f", attempt {event.attempt}" if event.attempt and event.attempt > 1 else ""
+            return f"{safe(event.name)} {undone_word(event.status, stream)}{tried}{_because(event.message or '')}"
         case ev.CancelRequested():
             return f"cancellation asked for{_because(event.reason)}"
         case ev.RuntimeFault():

@@ -19,14 +19,25 @@ from temporalio.client import WorkflowHandle
 from temporalio.converter import DataConverter
 
 from perdure import events as ev
-from perdure import outcomes, turns
+from perdure import outcomes, turns, undoing
 from perdure.failures import error_type, explain, fold_failure, fold_model_failure
 from perdure.messages import RunResult, RunStatus, content_hash
-from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport
+from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
 from perdure.telemetry.people import People
-from perdure.wire import JUDGE, MODEL, PROBE, ModelInput, ProbeInput, RunRequest, ToolInput, opening_state
+from perdure.wire import (
+    JUDGE,
+    MODEL,
+    PROBE,
+    UNDO,
+    ModelInput,
+    ProbeInput,
+    RunRequest,
+    ToolInput,
+    UndoInput,
+    opening_state,
+)
 
 
 async def project(handle: WorkflowHandle[Any, Any], converter: DataConverter) -> Projection:
@@ -155,6 +166,10 @@ class Projection(People):
     def _end(self, result: RunResult) -> None:
         self.ended = result
         self._require().outcome = Outcome(status=result.status, reason=result.reason, failure=result.failure)
+        for one in result.undone:
+            if one.status == "not_known":
+                told = {"call": one.position, "name": one.name, "status": one.status, "message": one.message}
+                self._tell(ev.Undone, type="undone", **told)
         self._tell(
             ev.RunFinished,
             type="run_finished",
@@ -168,6 +183,13 @@ class Projection(People):
         )
 
     # -- activities ----------------------------------------------------------------------------------------
+
+    async def _on_properties_modified(self, attributes: Any, _: HistoryEvent) -> None:
+        """Take that the run was cut off and undoes what it did: what was being looked up is looked up anew."""
+        await super()._on_properties_modified(attributes, _)
+        if payload := attributes.upserted_memo.fields.get(undoing.ENDING):
+            outcomes.begin_undoing(self._require(), await self._decode([payload], Outcome))
+            self.pending = {key: one for key, one in self.pending.items() if one.kind != PROBE}
 
     async def _on_scheduled(self, attributes: Any, event: HistoryEvent) -> None:
         kind = attributes.activity_type.name
@@ -186,6 +208,11 @@ class Projection(People):
                 call.status = CallStatus.PROBING
                 if call.doubt and probed.believed_from:  # the workflow's clock decided, which is behind the history's
                     call.doubt = call.doubt.model_copy(update={"believed_from": probed.believed_from})
+        elif kind == UNDO:
+            undone = await self._decode(attributes.input.payloads, UndoInput)
+            if effect := undoing.find(state, undone.call.position):
+                effect.status = "undoing"
+                self._tell(ev.Undoing, type="undoing", call=effect.position, name=effect.name)
         elif kind != JUDGE and (call := state.find(attributes.activity_id)):
             tool = state.spec.tool(call.call.name)
             told = None if tool is None or tool.remote else await self._decode(attributes.input.payloads, ToolInput)
@@ -211,14 +238,18 @@ class Projection(People):
             activity.started, activity.attempt = self._now, attributes.attempt
 
     async def _on_activity_completed(self, attributes: Any, _: HistoryEvent) -> None:
-        activity = self.pending.pop(attributes.scheduled_event_id)
+        activity = self.pending.pop(attributes.scheduled_event_id, None)
         state, payloads = self._require(), attributes.result.payloads
+        if activity is None:
+            return
         if activity.kind == MODEL:
             self._fold_turn(await self._decode(payloads, ModelTurn), activity)
         elif activity.kind == PROBE:
             probed = await self._decode(activity.payloads, ProbeInput)
             report = await self._decode(payloads, ProbeReport)
             self._fold_probe(probed.call.position, report)
+        elif activity.kind == UNDO:
+            await self._fold_undo(activity, await self._decode(payloads, UndoReport))
         elif activity.kind == JUDGE:
             self._fold_judgement(activity.id, await self._decode(payloads, Judgement))
         elif call := state.find(activity.id):
@@ -234,18 +265,22 @@ class Projection(People):
 
     async def _on_activity_failed(self, attributes: Any, _: HistoryEvent) -> None:
         error = await self._error(attributes.failure)
-        self._fold_failure(self.pending.pop(attributes.scheduled_event_id), error)
+        await self._fold_failure(self.pending.pop(attributes.scheduled_event_id, None), error)
 
     async def _on_activity_cancelled(self, attributes: Any, _: HistoryEvent) -> None:
         from temporalio.exceptions import CancelledError
 
-        self._fold_failure(self.pending.pop(attributes.scheduled_event_id), CancelledError())
+        await self._fold_failure(self.pending.pop(attributes.scheduled_event_id, None), CancelledError())
 
-    def _fold_failure(self, activity: _Activity, error: BaseException) -> None:
+    async def _fold_failure(self, activity: _Activity | None, error: BaseException) -> None:
         state = self._require()
+        if activity is None:
+            return
         if activity.kind == MODEL:
             fold_model_failure(state, error)
             self._tell(ev.ModelFailed, type="model_failed", error_type=error_type(error), message=explain(error))
+        elif activity.kind == UNDO:
+            await self._fold_undo(activity, UndoReport(status="failed", message=explain(error)))
         elif activity.kind not in (PROBE, JUDGE) and (call := state.find(activity.id)):
             tool = state.spec.tool(call.call.name)
             if tool:
@@ -296,6 +331,13 @@ class Projection(People):
         told = {"call": position, "name": call.call.name, "outcome": report.outcome, "message": report.message}
         self._tell(ev.Probed, type="probed", **told)
         outcomes.fold_probe(state, call, report)
+
+    async def _fold_undo(self, activity: _Activity, report: UndoReport) -> None:
+        undone = await self._decode(activity.payloads, UndoInput)
+        if effect := undoing.find(self._require(), undone.call.position):
+            undoing.fold(effect, report)
+            told = {"call": effect.position, "name": effect.name, "status": effect.status, "message": effect.message}
+            self._tell(ev.Undone, type="undone", attempt=activity.attempt, **told)
 
     def _finished(self, call: CallState, activity: _Activity) -> None:
         """Tell of a call that was executed and has its result now."""

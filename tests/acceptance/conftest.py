@@ -26,7 +26,7 @@ import os
 import time
 from pathlib import Path
 
-from perdure import Agent, Limits, ModelSettings, tool
+from perdure import Agent, Limits, ModelSettings, ToolError, tool
 
 HERE = Path(__file__).parent
 
@@ -59,11 +59,24 @@ def dawdle(seconds: float) -> str:
     return "well rested"
 
 
+def unrent(ctx, result, room):
+    if room == 13:
+        raise ToolError("Nobody takes it back.")
+    return f"{result} no more"
+
+
+@tool(compensate=unrent)
+def rent(room: int) -> str:
+    """Rent a room."""
+    return f"room {room}"
+
+
 def agent(name: str, **options):
     return Agent(name, f"scripted:{HERE / name}.json", tools=[look, send, pay, dawdle], **options)
 
 
 clerk = agent("clerk")
+renter = Agent("renter", f"scripted:{HERE / 'renter.json'}", tools=[rent, send], compensate_on=["cancelled"])
 payer = agent("payer")
 pair = agent("pair")
 dawdler = agent("dawdler")
@@ -88,6 +101,10 @@ SCRIPTS: dict[str, Any] = {
         {"text": "Done."},
     ],
     "hostile": [{"text": HOSTILE}],
+    "renter": [
+        {"calls": [{"name": "rent", "arguments": {"room": 1}}, {"name": "rent", "arguments": {"room": 13}}]},
+        {"calls": [{"name": "send", "arguments": {"to": "ann"}}]},
+    ],
     "tireless": [{"text": "More.", "calls": [{"name": "look", "arguments": {"name": "ada"}}]}],
 }
 

@@ -151,6 +151,22 @@ def test_steps_can_be_limited_from_the_command_line(served):
     assert result["reason"] == "The limit of 1 step is reached."
 
 
+def test_show_tells_what_a_cancelled_run_has_undone_and_what_it_could_not(served):
+    served("run", "agents.py:renter", "go", "--id", "undone", "--no-wait", code=3)
+    served("cancel", "undone")
+    watched = served("watch", "undone").stdout
+    assert "rent is being undone" in watched
+    assert "rent could not be undone: Nobody takes it back." in watched
+    shown = served("show", "undone").stdout.partition("\nUndone\n")[2].splitlines()
+    assert shown[:2] == [
+        "  1.2   rent could not be undone: Nobody takes it back.",
+        "  1.1   rent undone: room 1 no more",
+    ]
+    told = served.json("show", "undone")
+    assert told["status"] == "cancelled"
+    assert [(one["position"], one["status"]) for one in told["undone"]] == [("1.2", "failed"), ("1.1", "undone")]
+
+
 def test_a_cancelled_run_exits_with_1_wherever_it_is_followed(served):
     with served.process("run", "agents.py:clerk", "go", "--id", "unwanted", "--json") as run:
         read_until(run.stderr, "perdure deny")

@@ -101,7 +101,16 @@ def paying_in_thread(name, **options):
     return tool(name=name, description=f"{name} something", timeout=20, approval=asks, **options)(perform)
 
 
+async def dismiss(ctx: ToolContext, result: str, **_: object) -> str:
+    """Undo a hiring: the ledger knows a request by its key."""
+    await tell("at", run=ctx.run_id, point=f"dismiss {result} before")
+    await tell("effect", run=ctx.run_id, tool="dismiss", key=ctx.idempotency_key, call="", idempotent=True)
+    await tell("at", run=ctx.run_id, point=f"dismiss {result} after")
+    return f"dismissed {result}"
+
+
 TOOLS = [
+    performing("hire", effect="unsafe", compensate=dismiss),
     performing("read", effect="read"),
     performing("local_read", effect="read", local=True, timeout=8),
     performing("charge", effect="idempotent"),
@@ -141,4 +150,4 @@ class PlayedModel:
 
 
 register("played", PlayedModel)
-chaos = Agent("chaos", "played:task", tools=TOOLS)
+chaos = Agent("chaos", "played:task", tools=TOOLS, compensate_on=["cancelled", "failed"])

@@ -11,12 +11,16 @@ from tests.chaos.play import Case, Played
 
 
 def check_sound(played: Played, case: Case):
-    """Assert what has to hold for every run, that it is completed, and what the case expects."""
+    """Assert what has to hold for every run, that it ended as it should, and what the case expects."""
     check_run(played)
-    assert played.result.status == "completed"
+    assert played.result.status == case.status
     assert {record.position: record.status for record in played.result.calls} == case.results
     tools = [effect.tool for effect in played.effects if not effect.tool.startswith("model")]
     assert {tool: tools.count(tool) for tool in tools} == case.effects
+    if case.status != "completed":
+        undone = [(one.status, one.message) for one in played.result.undone]
+        hired = tools.count("hire")
+        assert undone == [("undone", f"dismissed hire {number}") for number in range(hired, 0, -1)]
     if case.doubts is not None:
         assert sum(event.type == "in_doubt" for event in played.events) == case.doubts
 

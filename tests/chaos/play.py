@@ -14,7 +14,7 @@ from temporalio.client import WorkflowHistory
 
 from perdure.errors import PerdureError, RunEnded
 from perdure.events import ApprovalRequested, Event, InDoubt
-from perdure.messages import RunResult
+from perdure.messages import RunResult, RunStatus
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
 from tests.chaos.stage import Effect, Held
@@ -37,12 +37,14 @@ class Case:
         points: Where the first worker ends, the second, …; also `approval` and `in_doubt`, which are waits.
         results: Status of each call, by position.
         effects: How many entries of the ledger are right, by tool.
-        people: What a person does where the run waits: `approve`, `deny`, `edit`, `settle`; with `signal` as a
-            plain signal that is sent while no worker is there.
+        people: What a person does where the run waits: `approve`, `deny`, `edit`, `settle`, `cancel`; with `signal`
+            as a plain signal that is sent while no worker is there.
         settle: What a person says of a doubt; "" looks into the ledger: `done`, or else `retry`.
         lose: The tool whose reply is lost after its effect.
         doubts: How often the run comes to be in doubt; None: never mind.
         trouble: Of the model, in its first turn.
+        last: The model's last reply.
+        status: How the run ends.
         goes_on: Whether what is held at its point goes on, where the worker survives for a while.
     """
 
@@ -56,6 +58,8 @@ class Case:
     doubts: int | None = 0
     goes_on: bool = False
     trouble: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=lambda: {"text": "done"})
+    status: RunStatus = "completed"
 
 
 @dataclass
@@ -109,7 +113,7 @@ class Player:
         self._arm()
         turns = [{"calls": [{**c, "arguments": {"run": run, **c["arguments"]}} for c in turn]} for turn in case.turns]
         turns[0].update(case.trouble)
-        self._task = json.dumps({"run": run, "replies": [*turns, {"text": "done"}]})
+        self._task = json.dumps({"run": run, "replies": [*turns, case.last]})
         await self.world.start(run, self._task)
         self.spawn(self._attend())
 
@@ -187,6 +191,8 @@ class Player:
         if point == "in_doubt":
             outcome = self.outcome(position)
             await self.handle.settle(position, outcome, result="seen" if outcome == "done" else None)
+        elif case.people == "cancel":
+            await self.handle.cancel()
         elif case.people.startswith("deny"):
             await self.handle.deny(position)
         else:

@@ -20,6 +20,18 @@ def one(name, point, *, status="ok", effects=1, doubts=0, **more):
     return Case(((call(name),),), (point,), {"1.1": status}, {name: effects} if effects else {}, doubts=doubts, **more)
 
 
+def undone(*points):
+    """Return the case of a run that fails after two effects, which are undone."""
+    return Case(
+        ((call("hire"),), (call("hire"),)),
+        points,
+        {"1.1": "ok", "2.1": "ok"},
+        {"hire": 2, "dismiss": 2},
+        last={"error": {"kind": "authentication"}},
+        status="failed",
+    )
+
+
 def spoken(turn, moment):
     """Return the case of a model call."""
     return Case(((call("read"),),), (f"model {turn} {moment}",), {"1.1": "ok"}, {"read": 1})
@@ -95,6 +107,18 @@ CASES = {
         {"1.1": "ok"},
         {"read": 1},
         trouble={"error": {"kind": "connection"}, "times": 2},
+    ),
+    # Undoing, with a key that the ledger knows.
+    **{f"undone, {moment} the last effect": undone(f"dismiss hire 2 {moment}") for moment in ("before", "after")},
+    "undone, while it is undone": undone("dismiss during"),
+    "undone, each time it is tried": undone("dismiss hire 2 before", "dismiss during", "dismiss hire 1 after"),
+    "undone after it was cancelled": Case(
+        ((call("hire"),), (ASKING,)),
+        ("dismiss hire 1 before", "dismiss hire 1 after"),
+        {"1.1": "ok", "2.1": "cancelled"},
+        {"hire": 1, "dismiss": 1},
+        people="cancel",
+        status="cancelled",
     ),
     # Calls of one turn.
     "one effect done, the next under way": Case(

@@ -102,6 +102,18 @@ book = Tool.remote(
 )
 
 
+def unpaint(ctx: ToolContext, result: str, colour: str) -> str:
+    """Paint it white again; blue shines through."""
+    del ctx, result
+    if colour == "blue":
+        raise ToolError("Blue shines through.")
+    return "white"
+
+
+coat = tool(name="coat", compensate=unpaint)(paint.function or paint)
+post = tool(name="post", compensate=lambda ctx, result, letter: None)(send.function or send)
+
+
 # -- what people do ----------------------------------------------------------------------------------------
 
 
@@ -159,6 +171,13 @@ async def cancel_waiting(handle: RunHandle, client: Client) -> None:
     """Cancel while a call waits for approval."""
     del client
     await until(handle, "approval_requested")
+    await handle.cancel("enough")
+
+
+async def cancel_in_doubt(handle: RunHandle, client: Client) -> None:
+    """Cancel while a call is in doubt."""
+    del client
+    await until(handle, "in_doubt")
     await handle.cancel("enough")
 
 
@@ -234,6 +253,16 @@ SCENARIOS = {
         [calls(call("dream"), call("sell", what="a chair"))], [dream, sell], cancel_asleep
     ),
     "cancelled_while_waiting": Scenario([SALES], [sell], cancel_waiting),
+    "compensated_after_cancel": Scenario(
+        [
+            calls(call("coat", colour="red")),
+            calls(call("coat", colour="blue"), call("coat", colour="green")),
+            calls(call("sell", what="a chair"), call("post", letter="love")),
+        ],
+        [coat, sell, post],
+        cancel_in_doubt,
+        {"compensate_on": ["cancelled"]},
+    ),
     "budget_exhausted": Scenario([*LOOKS[:2], "Not everywhere."], [look], options={"limits": Limits(steps=3)}),
     "resumed": Scenario([LOOKS[0], "Not yet.", LOOKS[1], "Now."], [look], resume, {"limits": Limits(steps=2)}),
     "signalled_too_early": Scenario(

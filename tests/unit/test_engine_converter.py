@@ -27,6 +27,7 @@ from perdure.messages import (
     ToolCall,
     ToolMessage,
     ToolResult,
+    Undone,
     Usage,
     UserMessage,
 )
@@ -66,6 +67,7 @@ SAMPLES: list[Data] = [
     Usage(),
     Usage(input_tokens=3, estimated=True),
     CallRecord(position="2.1", name="look", arguments={"x": 0}, status="open"),
+    Undone(position="2.1", name="book", status="failed", message="Too late."),
     RunResult(run_id="r", status="completed"),
     RunResult(run_id="r", status="failed", cost_usd=Decimal("0.10"), duration=timedelta(days=3), failure="quota"),
     Decision(call="2.1", approve=False, arguments={}),

@@ -16,7 +16,7 @@ from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
 from perdure.reports import ModelTurn, ProbeReport, ToolReport
 from perdure.resuming import carried_on
 from perdure.state import CallState, CallStatus, RunState, begin
-from perdure.steps import CallModel, CallTools, Finish, Probe, Wait, next_step
+from perdure.steps import CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
 from perdure.turns import close_soon, fail, fold_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -359,6 +359,8 @@ def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
+            case Undo():
+                raise AssertionError("nobody asked for it")
             case Wait():
                 move(state, data)
             case Finish(outcome):
@@ -388,6 +390,8 @@ def test_a_run_that_is_cut_anywhere_can_be_resumed_to_its_end(data: st.DataObjec
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
+            case Undo():
+                raise AssertionError("nobody asked for it")
             case Wait():
                 move(state, data)
             case Finish():

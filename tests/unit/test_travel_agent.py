@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Context:
     attempt: int = 1
     deadline: datetime = datetime.now(UTC) + timedelta(seconds=10)
     cancelled: bool = False
+    undoes: str = ""
 
     async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Any]]) -> Any:
         raise NotImplementedError
@@ -181,6 +182,19 @@ async def test_cancelling_again_says_so(ctx):
         first, second = await cancel(ctx, booking_id), await cancel(ctx, booking_id)
         assert first == {"booking_id": booking_id, "status": "cancelled", "already_cancelled": False}
         assert second == first | {"already_cancelled": True}
+
+
+async def test_what_was_booked_can_be_undone_and_undone_again(ctx, service):
+    booked = await book_flight(ctx), await book_hotel(ctx)
+    undoing = replace(ctx, undoes=ctx.idempotency_key, idempotency_key=f"{ctx.idempotency_key}:undo")
+    for tool, result in zip((agent.flight_book, agent.hotel_book), booked, strict=True):
+        assert tool.compensate
+        for _ in range(2):
+            assert await tool.compensate(undoing, result, whatever="it was called with") == (
+                f"cancelled {result['booking_id']}"
+            )
+    counts = {"booked": 1, "cancelled": 1}
+    assert [service.ledger.counts(kind) for kind in ("flights", "hotels")] == [counts, counts]
 
 
 # -- what may go wrong -------------------------------------------------------------------------------------

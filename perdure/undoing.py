@@ -1,0 +1,107 @@
+"""Undoing what a run did, where it ends cancelled or failed and its agent says so. Pure."""
+
+from __future__ import annotations
+
+from perdure.messages import ToolResult, Undone, UserMessage
+from perdure.reports import UndoReport
+from perdure.state import CallState, CallStatus, DoneEffect, RunState
+
+ENDING = "ending"
+"""The memo in which a run records that it was cut off, and as what it ends, before it undoes anything."""
+
+_OPEN = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
+
+
+def wanted(state: RunState) -> bool:
+    """Return whether the run has come to an end after which its effects are undone."""
+    return state.outcome is not None and state.outcome.status in state.spec.compensate_on
+
+
+def undoable(state: RunState, name: str) -> bool:
+    """Return whether effects of that tool can be undone."""
+    tool = state.spec.tool(name)
+    return bool(tool and tool.compensate)
+
+
+def note(state: RunState, call: CallState, result: ToolResult) -> None:
+    """Keep what undoing needs of an effect that was done; of one in doubt, that nobody knows."""
+    if result.status not in ("ok", "in_doubt") or call.order is None or not undoable(state, call.call.name):
+        return
+    state.effects.append(
+        DoneEffect(
+            position=call.position,
+            name=call.call.name,
+            key=call.key,
+            arguments=call.arguments,
+            content=result.content,
+            order=call.order,
+            status="done" if result.status == "ok" else "not_known",
+            message=None if result.status == "ok" else result.message,
+        )
+    )
+
+
+def looked_up(state: RunState) -> list[CallState]:
+    """Return the calls that have to be looked up before it is known what there is to undo."""
+    due = (CallStatus.DOUBTED, CallStatus.PROBING)
+    return [call for call in state.calls if call.status in due and undoable(state, call.call.name)]
+
+
+def due(state: RunState) -> DoneEffect | None:
+    """Return the effect that is undone now or next: the last one first, one at a time."""
+    left = [effect for effect in state.effects if effect.status in ("done", "undoing")]
+    return max(left, key=lambda effect: effect.order, default=None)
+
+
+def find(state: RunState, position: str) -> DoneEffect | None:
+    """Return the effect of the call at that position."""
+    return next((effect for effect in state.effects if effect.position == position), None)
+
+
+def fold(effect: DoneEffect, report: UndoReport) -> None:
+    """Take into the state what became of the undoing of `effect`."""
+    effect.status, effect.message = report.status, report.message or None
+
+
+def undone(state: RunState) -> list[Undone]:
+    """Return what was undone so far and what could not be, in the order of the undoing."""
+    if not wanted(state):
+        return []
+    effects = [effect for effect in state.effects if effect.status in ("undone", "failed", "not_known")]
+    told = {effect.order: _told(effect.position, effect.name, effect.status, effect.message) for effect in effects}
+    for call in state.calls:
+        if call.status in _OPEN and call.order is not None and undoable(state, call.call.name):
+            doubt = call.doubt.message if call.doubt else "It was under way."
+            told[call.order] = _told(call.position, call.call.name, "not_known", doubt)
+    return [told[order] for order in sorted(told, reverse=True)]
+
+
+def _told(position: str, name: str, status: str, message: str | None) -> Undone:
+    return Undone.model_validate({"position": position, "name": name, "status": status, "message": message})
+
+
+# -- going on afterwards -----------------------------------------------------------------------------------
+
+
+def carry_on(resumed: RunState, closed: RunState) -> None:
+    """Prepare a run that is resumed after its effects were undone: the model has to know, and the rest can be undone.
+
+    What could not be undone still stands, and is tried again if the run ends so once more.
+    """
+    told = undone(closed)
+    for effect in resumed.effects:
+        effect.status = "done" if effect.status in ("undoing", "failed") else effect.status
+    resumed.effects = [effect for effect in resumed.effects if effect.status != "undone"]
+    if told and not resumed.open_calls:
+        resumed.messages.append(UserMessage(role="user", content=_words(told), source="runtime"))
+
+
+def _words(told: list[Undone]) -> str:
+    gone = [f"{one.name} (call {one.position})" for one in told if one.status == "undone"]
+    stands = [f"{one.name} (call {one.position})" for one in told if one.status != "undone"]
+    said = ["The run had been ended, and goes on now."]
+    if gone:
+        said.append(f"Meanwhile this was undone, as if it had never been: {', '.join(gone)}. Do again what is wanted.")
+    if stands:
+        said.append(f"This was to be undone, and may still stand: {', '.join(stands)}.")
+    return " ".join(said)
