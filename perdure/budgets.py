@@ -9,9 +9,8 @@ from decimal import Decimal
 from pydantic import Field
 
 from perdure.messages import Data, Usage
-from perdure.policies import Limits
 from perdure.reports import ModelTurn
-from perdure.state import Outcome, RunState
+from perdure.state import Amounts, Bill, Outcome, RunState
 
 
 class Allowance(Data):
@@ -23,23 +22,10 @@ class Allowance(Data):
     seconds: float | None = None
 
 
-class Additions(Data):
+class Additions(Amounts):
     """What a person adds to a run's limits. A limit that is None stays so."""
 
-    steps: int = Field(default=0, ge=0)
-    input_tokens: int = Field(default=0, ge=0)
-    output_tokens: int = Field(default=0, ge=0)
-    usd: Decimal = Field(default=Decimal(0), ge=0)
     wall_time: timedelta = Field(default=timedelta(), ge=timedelta())
-
-    def to(self, limits: Limits) -> Limits:
-        """Return `limits`, raised."""
-        raised = {
-            name: getattr(limits, name) + getattr(self, name)
-            for name in type(self).model_fields
-            if getattr(limits, name) is not None
-        }
-        return limits.model_copy(update=raised)
 
 
 def spend(state: RunState, turn: ModelTurn) -> None:
@@ -59,18 +45,41 @@ def waste(state: RunState, usage: Usage) -> None:
     state.usage += usage
 
 
+def bill(state: RunState) -> Bill:
+    """Return what the run has used so far, with what children have used that have ended."""
+    total = Bill(steps=state.steps, usage=state.usage, usd=state.cost, unpriced=state.unpriced)
+    for lease in state.leases.values():
+        if each := lease.bill:
+            usage, unpriced = total.usage + each.usage, total.unpriced or each.unpriced
+            total = Bill(steps=total.steps + each.steps, usage=usage, usd=total.usd + each.usd, unpriced=unpriced)
+    return total
+
+
 def cost(state: RunState) -> Decimal | None:
-    """Return what the run has cost so far in USD; None where that is not known."""
-    return None if state.unpriced else state.cost
+    """Return what the run has cost so far in USD, its children included; None where that is not known."""
+    total = bill(state)
+    return None if total.unpriced else total.usd
+
+
+def gone(state: RunState) -> Amounts:
+    """Return what of the run's budget is used, or lent to a child that has not ended yet."""
+    total = bill(state)
+    used = Amounts(
+        steps=total.steps,
+        input_tokens=total.usage.input_tokens,
+        output_tokens=total.usage.output_tokens,
+        usd=total.usd,
+    )
+    return sum((lease.lent for lease in state.leases.values() if lease.bill is None), used)
 
 
 def allowance(state: RunState) -> Allowance:
     """Return what the next model call may spend."""
-    limits, used = state.limits, state.usage
+    limits, used = state.limits, gone(state)
     return Allowance(
         input_tokens=None if limits.input_tokens is None else max(limits.input_tokens - used.input_tokens, 0),
         output_tokens=None if limits.output_tokens is None else max(limits.output_tokens - used.output_tokens, 0),
-        usd=None if limits.usd is None else max(limits.usd - state.cost, Decimal(0)),
+        usd=None if limits.usd is None else max(limits.usd - used.usd, Decimal(0)),
         seconds=None if limits.wall_time is None else max((limits.wall_time - state.ran).total_seconds(), 0.0),
     )
 
@@ -82,26 +91,36 @@ def turns_left(state: RunState) -> int:
 
 def exhausted(state: RunState) -> Outcome:
     """Return the outcome of a run that has used up one of its limits, and says which."""
-    return Outcome(status="budget_exhausted", reason=f"The limit of {_scarcest(state)[1]} is reached.")
+    return Outcome(status="budget_exhausted", reason=f"The limit of {_scarcest(state)[2]} is reached.")
 
 
-def _scarcest(state: RunState) -> tuple[int, str]:
+def scarce(state: RunState) -> set[str]:
+    """Return the names of the limits that allow one more turn at most."""
+    return {name for turns, name, _ in _turns(state) if turns <= 1}
+
+
+def _scarcest(state: RunState) -> tuple[int, str, str]:
     return min(_turns(state), key=lambda each: each[0])
 
 
-def _turns(state: RunState) -> Iterator[tuple[int, str]]:
-    """Yield how many turns each limit still allows, and its name. A turn needs at least what the last one did."""
+def _turns(state: RunState) -> Iterator[tuple[int, str, str]]:
+    """Yield how many turns each limit still allows, its name, and itself in words.
+
+    A turn needs at least what the last one did.
+    """
     limits, left = state.limits, allowance(state)
-    yield limits.steps - state.steps, f"{limits.steps} step{'' if limits.steps == 1 else 's'}"
+    yield limits.steps - gone(state).steps, "steps", f"{limits.steps} step{'' if limits.steps == 1 else 's'}"
     if left.input_tokens is not None:
         next_input = max(state.last.input_tokens + state.last.output_tokens, 1)
-        yield left.input_tokens // next_input, f"{limits.input_tokens:,} input tokens"
+        yield left.input_tokens // next_input, "input_tokens", f"{limits.input_tokens:,} input tokens"
     if left.output_tokens is not None:
-        yield _few(left.output_tokens, max(state.last.output_tokens, 1)), f"{limits.output_tokens:,} output tokens"
+        turns = _few(left.output_tokens, max(state.last.output_tokens, 1))
+        yield turns, "output_tokens", f"{limits.output_tokens:,} output tokens"
     if left.usd is not None:
-        yield _few(left.usd, state.last_cost), f"{limits.usd} USD"
+        yield _few(left.usd, state.last_cost), "usd", f"{limits.usd} USD"
     if left.seconds is not None and limits.wall_time is not None:
-        yield _few(left.seconds, limits.wall_time.total_seconds() / 10), f"{limits.wall_time} of time"
+        turns = _few(left.seconds, limits.wall_time.total_seconds() / 10)
+        yield turns, "wall_time", f"{limits.wall_time} of time"
 
 
 def _few(left: float | Decimal, turn: float | Decimal) -> int:

@@ -291,7 +291,7 @@ class RunResult(Data):
         status: `completed`, `budget_exhausted` (partial answer), `failed` or `cancelled`.
         text: The answer, or the last text the model wrote.
         calls: Every tool call in call order, for audit.
-        usage: Tokens of all model calls.
+        usage: Tokens of all model calls, those of sub-agents included, as in `steps` and `cost_usd`.
         steps: Model turns taken.
         duration: From start to end, waiting for people included.
         cost_usd: None where the price is not known; never zero for unknown.

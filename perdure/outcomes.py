@@ -191,13 +191,14 @@ def begin_undoing(state: RunState, outcome: Outcome) -> None:
 
 def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunResult:
     """Return what the run gave so far."""
+    total = budgets.bill(state)
     return RunResult(
         run_id=state.run_id,
         status=outcome.status,
         text=state.text,
         calls=[*state.records, *(record_of(call) for call in state.calls)],
-        usage=state.usage,
-        steps=state.steps,
+        usage=total.usage,
+        steps=total.steps,
         duration=duration,
         cost_usd=budgets.cost(state),
         reason=outcome.reason,

@@ -20,6 +20,7 @@ def carried_on(state: RunState, more: Additions) -> RunState:
     """
     changed = {"limits": more.to(state.limits), "outcome": None, "closing": False, "malformed": 0}
     resumed = state.model_copy(deep=True, update=changed)
+    resumed.borrowing = state.borrowing.model_copy(update={"over": False, "unfit": False})
     if state.closing:
         resumed.messages.append(UserMessage(role="user", content=GO_ON, source="runtime"))
     if state.outcome and state.outcome.failure == loops.NO_PROGRESS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -131,6 +131,79 @@ class Trail(Data):
     stale: int = 0
 
 
+class Amounts(Data):
+    """Steps, tokens and money: what is added to a run's limits, lent, or used."""
+
+    steps: int = Field(default=0, ge=0)
+    input_tokens: int = Field(default=0, ge=0)
+    output_tokens: int = Field(default=0, ge=0)
+    usd: Decimal = Field(default=Decimal(0), ge=0)
+
+    def to(self, limits: Limits) -> Limits:
+        """Return `limits`, raised. A limit that is None stays so."""
+        raised = {
+            name: getattr(limits, name) + getattr(self, name)
+            for name in type(self).model_fields
+            if getattr(limits, name) is not None
+        }
+        return limits.model_copy(update=raised)
+
+    def __add__(self, other: Amounts) -> Amounts:
+        """Return the sum, each for itself."""
+        return Amounts(**{name: getattr(self, name) + getattr(other, name) for name in Amounts.model_fields})
+
+
+class Bill(Data):
+    """What a run has used, together with the runs under it; `usd` is not the whole where `unpriced`."""
+
+    steps: int = 0
+    usage: Usage = Usage()
+    usd: Decimal = Decimal(0)
+    unpriced: bool = False
+
+
+class Lease(Data):
+    """What one child was lent of a run's budget.
+
+    Attributes:
+        limits: The child's own, with all that it was granted; used up, for the lender, until the child has ended.
+        answered: Ids of the requests for more that have been answered.
+        bill: What the child has used, once it has ended: the rest is free again.
+    """
+
+    limits: Limits
+    answered: list[str] = Field(default_factory=list)
+    bill: Bill | None = None
+
+    @property
+    def lent(self) -> Amounts:
+        """What is reserved for the child."""
+        return Amounts.model_validate({name: getattr(self.limits, name) or 0 for name in Amounts.model_fields})
+
+
+class Borrowing(Data):
+    """Where a run stands with the one that has lent it its budget.
+
+    Attributes:
+        parent: Its run id; "" for a run of its own.
+        asked: How often it was asked for more.
+        answers: Ids of the requests that were answered.
+        over: It has nothing more to give, or does not answer.
+        unfit: The last model call did not fit into what is left.
+    """
+
+    parent: str = ""
+    asked: int = 0
+    answers: list[str] = Field(default_factory=list)
+    over: bool = False
+    unfit: bool = False
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is somebody to ask."""
+        return self.parent != "" and not self.over
+
+
 class RunState(BaseModel):
     """All that a run is: what a resumed run starts from."""
 
@@ -158,6 +231,8 @@ class RunState(BaseModel):
     ran: timedelta = timedelta()  # up to the last model call, without the time spent waiting for people
     executed: dict[str, int] = Field(default_factory=dict)  # calls started, by tool
     closing: bool = False
+    leases: dict[str, Lease] = Field(default_factory=dict[str, Lease])  # lent to children, by run id
+    borrowing: Borrowing = Borrowing()
     outcome: Outcome | None = None
     taken: list[str] = Field(default_factory=list)  # ids of the decisions and settlements that took
 
@@ -174,7 +249,10 @@ class RunState(BaseModel):
         return next((call for call in self.calls if name in (call.position, call.call.id)), None)
 
 
-def begin(run_id: str, spec: AgentSpec, content: Content, limits: Limits | None, execution: str) -> RunState:
+def begin(
+    run_id: str, spec: AgentSpec, content: Content, limits: Limits | None, execution: str, parent: str = ""
+) -> RunState:
     """Return the state of a run that has just started. `execution` makes the idempotency keys unique."""
+    rules: dict[str, Any] = {"limits": limits or spec.limits, "execution": execution}
     first = UserMessage(role="user", content=content)
-    return RunState(run_id=run_id, spec=spec, limits=limits or spec.limits, execution=execution, messages=[first])
+    return RunState(run_id=run_id, spec=spec, messages=[first], borrowing=Borrowing(parent=parent), **rules)

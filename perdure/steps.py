@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from perdure import undoing
+from perdure import leases, undoing
 from perdure.budgets import exhausted, turns_left
 from perdure.messages import OpenStatus
-from perdure.state import CallState, CallStatus, Outcome, RunState
+from perdure.state import Amounts, CallState, CallStatus, Outcome, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,13 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True)
+class Borrow:
+    """Ask the parent for more budget, and wait for its answer; not for ever."""
+
+    wanted: Amounts
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to start: wait for a call under way, or for a person."""
 
@@ -57,7 +64,7 @@ class Finish:
 UNSETTLED = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
 """A call that may have an effect which is not known yet."""
 
-Step = CallModel | CallTools | Probe | Undo | Wait | Finish
+Step = CallModel | CallTools | Probe | Undo | Borrow | Wait | Finish
 
 
 def next_step(state: RunState) -> Step:
@@ -74,6 +81,8 @@ def next_step(state: RunState) -> Step:
         unsettled = any(call.status in UNSETTLED for call in state.calls)
         return Wait(open_status(state)) if unsettled else Finish(state.outcome)
     if not state.calls:
+        if wanted := leases.wanted(state):
+            return Borrow(wanted)
         left = turns_left(state)
         return Finish(exhausted(state)) if left <= 0 else CallModel(answer_only=left == 1)
     ready = startable(state)

@@ -64,8 +64,13 @@ BUDGET = "budget"
 
 
 def fail(state: RunState, failure: str, reason: str) -> None:
-    """End the run as `failed`, or as `budget_exhausted` where that is why its model was not asked."""
-    if failure == BUDGET:
+    """End the run as `failed`, or as `budget_exhausted` where that is why its model was not asked.
+
+    In the latter case a run that has a parent asks it for more first.
+    """
+    if failure == BUDGET and state.borrowing.possible and not state.borrowing.unfit:
+        state.borrowing = state.borrowing.model_copy(update={"unfit": True})
+    elif failure == BUDGET:
         state.outcome = Outcome(status="budget_exhausted", reason=reason)
     else:
         state.outcome = Outcome(status="failed", reason=reason, failure=failure)

@@ -24,6 +24,8 @@ TRANSCRIPT = "transcript"
 STATE = "state"
 DECIDE = "decide"
 SETTLE = "settle"
+LEASE = "lease"
+GRANTED = "granted"
 
 
 def model_queue(task_queue: str, model: str) -> str:
@@ -40,6 +42,7 @@ class RunRequest(Data):
         heartbeat: A worker silent for so long is taken for lost.
         carried: For a resumed run: where the closed one stopped; `input` is not used then.
         packed: The same, compressed: see `packed_state`.
+        parent: The run whose budget `limits` are carved out of: asked for more before they are used up.
     """
 
     input: Content = ""
@@ -49,6 +52,7 @@ class RunRequest(Data):
     heartbeat: timedelta = timedelta(seconds=5)
     carried: RunState | None = None
     packed: str = ""
+    parent: str = ""
 
 
 def packed_state(state: RunState) -> str:
@@ -62,7 +66,7 @@ def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
     if request.packed:
         carried = RunState.model_validate_json(zlib.decompress(base64.b64decode(request.packed)))
     if carried is None:
-        return begin(run_id, request.spec, request.input, request.limits, execution[-12:])
+        return begin(run_id, request.spec, request.input, request.limits, execution[-12:], request.parent)
     return carried.model_copy(deep=True, update={"execution": execution[-12:]})
 
 

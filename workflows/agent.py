@@ -20,7 +20,7 @@ from perdure.messages import Decision, Message, OpenStatus, Receipt, RunResult, 
 from perdure.reports import UndoReport
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
-from perdure.steps import CallModel, CallTools, Finish, Probe, Step, Undo, Wait, next_step
+from perdure.steps import Borrow, CallModel, CallTools, Finish, Probe, Step, Undo, Wait, next_step
 from perdure.transcripts import Chain
 from perdure.wire import (
     DECIDE,
@@ -36,6 +36,7 @@ from perdure.wire import (
     opening_state,
 )
 from perdure.workflows import calls
+from perdure.workflows.leases import Leases
 
 _UNTOUCHED = 3
 """Events of history when a run is decided about for the first time, if nothing went wrong before."""
@@ -66,6 +67,7 @@ class AgentWorkflow:
         self._defect: Exception | None = None
         self._now = workflow.now()
         self._clock = budgets.Clock(self.state.ran, self._now)
+        self._leases = Leases(self.state, self._touch)
         workflow.register_random_seed_callback(self._on_reset)
         if info.run_id != info.original_execution_run_id and info.get_current_history_length() > _UNTOUCHED:
             self._on_reset(workflow.random_seed())  # to its very beginning: the seed may have come before this object
@@ -81,10 +83,7 @@ class AgentWorkflow:
 
     async def _loop(self) -> Outcome:
         while True:
-            self._raise_if_cut_off()
-            self.state.ran = self._clock.tick(workflow.now())
-            step = next_step(self.state)
-            self._show(step)
+            step = self._next()
             match step:
                 case CallModel(answer_only):
                     await self._generate(answer_only=answer_only)
@@ -95,6 +94,8 @@ class AgentWorkflow:
                     self._probe(position, after)
                 case Undo(position):
                     self._undo(position)
+                case Borrow(wanted):
+                    await self._leases.ask(wanted)
                 case Wait():
                     await self._wait()
                 case Finish(outcome):
@@ -102,11 +103,15 @@ class AgentWorkflow:
                 case _:
                     assert_never(step)
 
-    def _raise_if_cut_off(self) -> None:
+    def _next(self) -> Step:
         if workflow.cancellation_reason() is not None and not undoing.wanted(self.state):
             raise asyncio.CancelledError
         if self._defect:
             raise self._defect
+        self.state.ran = self._clock.tick(workflow.now())
+        step = next_step(self.state)
+        self._show(step)
+        return step
 
     # -- acting --------------------------------------------------------------------------------------------
 
@@ -215,6 +220,10 @@ class AgentWorkflow:
         finally:
             self._changes += 1
 
+    def _touch(self) -> None:
+        """Let the loop look again."""
+        self._changes += 1
+
     def _call(self, position: str) -> states.CallState:
         call = self.state.find(position)
         assert call is not None  # noqa: S101 - steps name calls of the state
@@ -277,7 +286,7 @@ class AgentWorkflow:
         status: OpenStatus = step.status if isinstance(step, Wait) else "running"
         self._clock.waits = status != "running"
         match step:
-            case CallModel():
+            case CallModel() | Borrow():
                 self.phase = Phase.GENERATING
             case Wait() if status != "running":
                 self.phase = Phase.WAITING

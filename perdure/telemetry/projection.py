@@ -25,7 +25,7 @@ from perdure.messages import RunResult, RunStatus, content_hash
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
-from perdure.telemetry.people import People
+from perdure.telemetry.lending import Lending
 from perdure.wire import (
     JUDGE,
     MODEL,
@@ -69,7 +69,7 @@ class _Activity:
     attempt: int = 1
 
 
-class Projection(People):
+class Projection(Lending):
     """A run as its history tells it. Feed it events in order.
 
     Attributes:
@@ -370,6 +370,14 @@ _HANDLERS: dict[int, tuple[str, str]] = {
     ),
     EventType.EVENT_TYPE_TIMER_FIRED: ("_on_timer_fired", "timer_fired_event_attributes"),
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: ("_on_signal", "workflow_execution_signaled_event_attributes"),
+    EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED: (
+        "_on_signal_sent",
+        "signal_external_workflow_execution_initiated_event_attributes",
+    ),
+    EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED: (
+        "_on_signal_not_sent",
+        "signal_external_workflow_execution_failed_event_attributes",
+    ),
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ADMITTED: (
         "_on_update_admitted",
         "workflow_execution_update_admitted_event_attributes",

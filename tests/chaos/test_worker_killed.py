@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -166,7 +167,7 @@ async def kill_for_long(world, players, worker):
 @pytest.fixture(scope="module")
 def wave(tmp_path_factory):
     async def played(breaking, *waves):
-        runs = {}
+        runs: dict[str, Any] = {}
         async with Stage.open() as stage, World.open(tmp_path_factory.mktemp("killed"), stage) as world:
             for cases in waves:
                 runs |= await play(world, cases, breaking)

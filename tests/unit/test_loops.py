@@ -233,7 +233,7 @@ def test_a_loop_breaker_never_fires_while_every_second_turn_brings_something_new
         assert play(state, calls, str(number // fresh)) == "."
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(turns=st.lists(st.sampled_from(["A", "B", "AB", "C"]), max_size=80), result=st.sampled_from(["ok", "error"]))
 def test_told_comes_before_refused_and_refused_before_ended(turns: list[str], result: str) -> None:
     state = a_run()

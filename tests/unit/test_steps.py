@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.approvals import apply_decision, apply_settlement, check, expire
-from perdure.budgets import Additions
+from perdure.budgets import Additions, allowance, gone, turns_left, waste
+from perdure.leases import Grant, ask, take, unanswered
 from perdure.messages import AssistantMessage, Decision, Problem, Settlement, ToolCall, ToolMessage, ToolResult, Usage
 from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
 from perdure.reports import ModelTurn, ProbeReport, ToolReport
 from perdure.resuming import carried_on
-from perdure.state import CallState, CallStatus, RunState, begin
-from perdure.steps import CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
+from perdure.state import Amounts, Borrowing, CallState, CallStatus, RunState, begin
+from perdure.steps import Borrow, CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
 from perdure.turns import close_soon, fail, fold_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -329,38 +331,98 @@ def move(state: RunState, data: st.DataObject) -> None:
         decide(state, call, choice)
 
 
+def spent(state: RunState, turn: ModelTurn, data: st.DataObject) -> ModelTurn:
+    """Return `turn` with what it used: within what it was allowed to, as the activity sees to."""
+    left, part = allowance(state), data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+    most = 50 if left.input_tokens is None else left.input_tokens
+    usage = Usage(input_tokens=int(most * part), output_tokens=int((left.output_tokens or 0) * part))
+    unpriced = left.usd is None and data.draw(st.booleans())
+    usd = None if unpriced else (left.usd or Decimal(0)) * Decimal(str(part))
+    if left.seconds is not None:
+        state.ran += timedelta(seconds=left.seconds * part)
+    return turn.model_copy(update={"usage": usage, "cost_usd": usd})
+
+
+def ask_model(state: RunState, data: st.DataObject, *, answer_only: bool) -> None:
+    """Let a model call end in one of the ways in which it can."""
+    assert paired(state), "the model would see a call without its result"
+    assert not state.calls
+    assert turns_left(state) > 0, "it would spend more than its budget"
+    if answer_only:
+        close_soon(state)
+    how = data.draw(choices)
+    if how == 0:
+        waste(state, spent(state, says(""), data).usage)
+        fail(state, data.draw(st.sampled_from(["authentication", "budget", "price_unknown"])), "no")
+    elif how == 1:
+        fold_turn(state, spent(state, says("").model_copy(update={"finish": "interrupted"}), data), NOW)
+    else:
+        fold_turn(state, spent(state, data.draw(turns), data), NOW)
+
+
+def borrow(state: RunState, wanted: Amounts, data: st.DataObject) -> None:
+    """Let a parent answer, or not."""
+    request = ask(state, wanted)
+    if data.draw(st.booleans()):
+        unanswered(state, request.id)
+    some = data.draw(st.sampled_from([Amounts(), wanted, Amounts(steps=1, input_tokens=1)]))
+    if state.borrowing.asked < 4:  # a parent has no more than it has
+        take(state, Grant(id=request.id, amounts=some))
+    else:
+        take(state, Grant(id=request.id))
+
+
+def within(state: RunState) -> bool:
+    """Whether no limit of the run was passed."""
+    limits, used = state.limits, gone(state)
+    pairs = [(limits.steps, used.steps), (limits.input_tokens, used.input_tokens)]
+    pairs += [(limits.output_tokens, used.output_tokens)]
+    few = all(state.executed.get(tool, 0) <= most for tool, most in limits.calls_per_tool.items())
+    in_time = limits.wall_time is None or state.ran <= limits.wall_time
+    in_money = limits.usd is None or used.usd <= limits.usd
+    return few and in_time and in_money and all(limit is None or amount <= limit for limit, amount in pairs)
+
+
+budgets = st.fixed_dictionaries(
+    {
+        "steps": st.integers(1, 8),
+        "input_tokens": st.sampled_from([None, 1, 1000]),
+        "output_tokens": st.sampled_from([None, 1, 100]),
+        "usd": st.sampled_from([None, "0.01", "1"]),
+        "wall_time": st.sampled_from([None, 1, 600]),
+        "calls_per_tool": st.sampled_from([{}, {"look": 1}, {"send": 0, "pay": 2}]),
+        "calls_per_turn": st.integers(1, 5),
+    }
+)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     data=st.data(),
-    steps=st.integers(1, 6),
+    limits=budgets,
     on_denial=st.sampled_from(["continue", "stop"]),
-    calls_per_turn=st.integers(1, 5),
+    parent=st.sampled_from(["", "", "above"]),
 )
 def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
-    data: st.DataObject, steps: int, on_denial: str, calls_per_turn: int
+    data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str
 ) -> None:
-    state = a_run(on_denial=on_denial, steps=steps, calls_per_turn=calls_per_turn)
-    asked = 0
-    for _ in range(400):
+    state = a_run(on_denial=on_denial, **limits)
+    state.borrowing = Borrowing(parent=parent)
+    for _ in range(600):
+        assert within(state), "it spent more than its budget"
         step = next_step(state)
         match step:
             case CallModel(answer_only):
-                assert paired(state), "the model would see a call without its result"
-                assert not state.calls
-                asked += 1
-                assert asked <= steps, "it spent more than its budget"
-                if answer_only:
-                    close_soon(state)
-                if data.draw(choices) == 0:
-                    fail(state, "authentication", "no key")
-                else:
-                    fold_turn(state, data.draw(turns), NOW)
+                ask_model(state, data, answer_only=answer_only)
             case CallTools(positions):
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
             case Undo():
                 raise AssertionError("nobody asked for it")
+            case Borrow(wanted):
+                assert parent, "there is nobody to ask"
+                borrow(state, wanted, data)
             case Wait():
                 move(state, data)
             case Finish(outcome):
@@ -369,6 +431,22 @@ def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
                 assert paired(state) or state.calls
                 return
     raise AssertionError("the run did not end")
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_model_that_only_repeats_itself_is_ended_within_any_budget(data: st.DataObject) -> None:
+    state = a_run(steps=10**6, input_tokens=None, output_tokens=None, wall_time=None)
+    cycle = data.draw(st.lists(st.sampled_from(["look", "put", "send", "log"]), min_size=1, max_size=6))
+    turn = 0
+    while not state.outcome:
+        fold_turn(state, asks(cycle[turn % len(cycle)]), NOW)
+        for call in list(state.open_calls):
+            start(state, call)
+            fold_report(state, call, ok(call))
+        turn += 1
+        assert turn < 60
+    assert state.outcome.failure == "no_progress"
 
 
 @settings(max_examples=60, deadline=None)
@@ -390,7 +468,7 @@ def test_a_run_that_is_cut_anywhere_can_be_resumed_to_its_end(data: st.DataObjec
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
-            case Undo():
+            case Undo() | Borrow():
                 raise AssertionError("nobody asked for it")
             case Wait():
                 move(state, data)
