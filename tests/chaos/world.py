@@ -115,6 +115,15 @@ class World:
                 return
             await asyncio.sleep(0.05)
 
+    async def handed_to(self, worker, run):
+        """Return once the server has handed a call of that run to that worker."""
+        while True:
+            described = await self.client.temporal.get_workflow_handle(run).describe()
+            pending = described.raw_description.pending_activities
+            if any(f" {worker.pid}@" in one.last_worker_identity for one in pending):
+                return
+            await asyncio.sleep(0.05)
+
     def limit(self, seconds, name=""):
         """Give the tools, or that one, of runs that are started from now on another timeout."""
         timeout = {"timeout": timedelta(seconds=seconds)}
