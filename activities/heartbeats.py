@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from decimal import Decimal
 
 from temporalio import activity
@@ -45,6 +45,7 @@ class Pulse:
 
     def __init__(self) -> None:
         self._details = list(activity.info().heartbeat_details)
+        self._left = False
 
     @property
     def tried(self) -> Tried:
@@ -56,9 +57,17 @@ class Pulse:
         self._details = [tried]
 
     def leave(self, tried: Tried) -> None:
-        """Leave `tried` to the attempts after this one, at once. To be called just before the attempt fails."""
+        """Leave `tried` to the attempts after this one, which is about to fail."""
         self.keep(tried)
-        self.beat()
+        self._left = True
+
+    async def deliver(self) -> None:
+        """See to it that the engine has what is left before it hears of the failure; its own heartbeats may be late."""
+        if self._left:
+            self.beat()  # or an older one that waits to be sent would come last
+            handle = activity.client().get_async_activity_handle(task_token=activity.info().task_token)
+            with suppress(AsyncActivityCancelledError, RPCError):
+                await handle.heartbeat(*self._details)
 
     def beat(self) -> None:
         """Tell the engine that the attempt is alive."""
@@ -70,14 +79,15 @@ async def heartbeats() -> AsyncGenerator[Pulse]:
     """Heartbeat three times per heartbeat timeout while the block runs; without a timeout, only when asked to."""
     pulse = Pulse()
     timeout = activity.info().heartbeat_timeout
-    if not timeout:
-        yield pulse
-        return
-    task = asyncio.create_task(_beat(pulse, timeout.total_seconds() / 3))
+    task = asyncio.create_task(_beat(pulse, timeout.total_seconds() / 3)) if timeout else None
     try:
         yield pulse
+    except BaseException:
+        await pulse.deliver()
+        raise
     finally:
-        task.cancel()
+        if task:
+            task.cancel()
 
 
 async def _beat(pulse: Pulse, interval: float) -> None:

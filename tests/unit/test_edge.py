@@ -57,10 +57,13 @@ class Worker:
         environment.info = dataclasses.replace(
             environment.info, heartbeat_details=left, scheduled_time=datetime.now(UTC) - timedelta(seconds=ago)
         )
-        environment.on_heartbeat = lambda *details: left.__setitem__(slice(None), details)
 
         async def answer():
-            return await self.edge.answer(models, asked, self.allowance, Pulse())
+            pulse = Pulse()
+            try:
+                return await self.edge.answer(models, asked, self.allowance, pulse)
+            finally:
+                left[:] = [pulse.tried]
 
         return await environment.run(answer)
 

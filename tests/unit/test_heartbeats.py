@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities.bodies import Gate
-from perdure.activities.heartbeats import Pulse, Tried, given_up
+from perdure.activities.heartbeats import Pulse, Tried, given_up, heartbeats
 from perdure.messages import Usage
 
 
@@ -26,16 +26,33 @@ def test_attempts_lost_with_their_worker_do_not_count_as_failed():
     attempt([], lambda: Pulse().tried == Tried() or pytest.fail("something was tried"))
 
 
-def test_what_was_tried_is_left_from_attempt_to_attempt():
-    kept: list[Any] = []
+async def test_what_was_tried_is_left_from_attempt_to_attempt_before_it_fails():
+    told: list[Any] = []
     for _ in range(3):
+        environment = ActivityEnvironment(client=cast("Client", Engine(None, told)))
+        environment.info = dataclasses.replace(environment.info, heartbeat_details=told[-1:])
 
-        def fail():
-            pulse = Pulse()
-            pulse.leave(pulse.tried.model_copy(update={"failed": pulse.tried.failed + 1}))
+        async def fail():
+            async with heartbeats() as pulse:
+                pulse.leave(pulse.tried.model_copy(update={"failed": pulse.tried.failed + 1}))
+                raise ValueError("it failed")
 
-        attempt(kept, fail)
-    assert kept == [Tried(failed=3)]
+        with pytest.raises(ValueError, match="it failed"):
+            await environment.run(fail)
+    assert told == [Tried(failed=1), Tried(failed=2), Tried(failed=3)]
+
+
+async def test_an_engine_that_is_away_does_not_hide_why_an_attempt_failed():
+    away = RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+    environment = ActivityEnvironment(client=cast("Client", Engine(away)))
+
+    async def fail():
+        async with heartbeats() as pulse:
+            pulse.leave(Tried(failed=1))
+            raise ValueError("it failed")
+
+    with pytest.raises(ValueError, match="it failed"):
+        await environment.run(fail)
 
 
 def test_each_heartbeat_tells_what_is_kept_so_that_it_is_not_forgotten():
@@ -55,15 +72,17 @@ def test_each_heartbeat_tells_what_is_kept_so_that_it_is_not_forgotten():
 class Engine:
     """Answers a heartbeat as it is told to."""
 
-    def __init__(self, error: Exception | None) -> None:
+    def __init__(self, error: Exception | None, told: list[Any] | None = None) -> None:
         self._error = error
+        self._told = [] if told is None else told
 
     def get_async_activity_handle(self, **_: object) -> "Engine":
         return self
 
-    async def heartbeat(self) -> None:
+    async def heartbeat(self, *details: Any) -> None:
         if self._error:
             raise self._error
+        self._told += details
 
 
 @pytest.mark.parametrize(
