@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from pydantic import ValidationError
 
+from perdure import staging
 from perdure.messages import (
     CallRecord,
     Decision,
@@ -20,7 +21,7 @@ from perdure.messages import (
 )
 from perdure.outcomes import close, not_done, record_of, result_of
 from perdure.results import report_of_value, short
-from perdure.state import CallState, CallStatus, Outcome, RunState
+from perdure.state import STAGED, CallState, CallStatus, Outcome, RunState
 
 Via = Literal["update", "signal", "expiry"]
 
@@ -44,6 +45,9 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
         text = f"Call {call.position} does not wait for approval: {_standing(call)}."
         reason = "already_decided" if decided else "not_waiting"
         return Receipt(accepted=False, call=call.position, reason=reason, message=text)
+    if call.asks_for_all and wanted.arguments is not None:
+        text = "Staged actions are approved or denied together, as they are: their arguments can't be changed."
+        return Receipt(accepted=False, call=call.position, reason="invalid_edit", message=text)
     if wanted.hash is not None and wanted.hash != call.hash:
         text = (
             f"Call {call.position} has other arguments (hash {call.hash}) than those that were shown ({wanted.hash})."
@@ -75,6 +79,9 @@ def premature(receipt: Receipt) -> bool:
 
 def _unknown(state: RunState, name: str) -> Receipt:
     closed = next((record for record in state.records if record.position == name), None)
+    if closed and closed.status == "staged":
+        text = f"Call {name} is staged: it is approved or denied together with the others, as call {STAGED}."
+        return Receipt(accepted=False, call=name, reason="not_waiting", message=text)
     if closed:
         text = f"Call {name} {_closed(closed)}."
         return Receipt(accepted=False, call=name, reason="already_decided", message=text)
@@ -125,6 +132,9 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     call.decision = DecisionRecord(
         by=decision.by, via=via, at=now, approve=decision.approve, reason=decision.reason, edited=edited
     )
+    if call.asks_for_all:
+        staging.decide(state, call.decision, _why(decision))
+        return
     if not decision.approve:
         _deny(state, call, decision)
         return
@@ -133,8 +143,12 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     call.status = CallStatus.READY
 
 
+def _why(decision: Decision) -> str:
+    return short(f": {decision.reason.rstrip('.')}." if decision.reason else ".")
+
+
 def _deny(state: RunState, call: CallState, decision: Decision) -> None:
-    why = f": {decision.reason.rstrip('.')}." if decision.reason else "."
+    why = _why(decision)
     text = short(f"Denied by {decision.by}{why} It was not executed.")
     stop = state.spec.approval.on_denial == "stop"
     if stop:

@@ -151,7 +151,7 @@ class ToolCall(Data):
     ask: str | None = None
 
 
-ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped"]
+ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped", "staged"]
 
 
 class ToolResult(Data):
@@ -160,7 +160,7 @@ class ToolResult(Data):
     Attributes:
         call_id: The `ToolCall.id` that it answers.
         name: The tool's name.
-        status: `ok`, `error`, `denied`, `in_doubt`, `cancelled` or `skipped`.
+        status: `ok`, `error`, `denied`, `in_doubt`, `cancelled`, `skipped` or `staged`.
         content: What the tool returned, as text for the model (JSON unless the tool returned a string).
         size: Bytes of the whole content where `content` is a preview of it; None where it is whole.
         error_type: For `error`: a short word for programs.

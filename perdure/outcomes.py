@@ -16,6 +16,7 @@ from perdure.messages import (
     UserMessage,
 )
 from perdure.reports import ProbeReport, ToolReport
+from perdure.results import short
 from perdure.state import CallState, CallStatus, Doubt, Outcome, RunState
 
 
@@ -51,12 +52,17 @@ def close(state: RunState, call: CallState, result: ToolResult) -> None:
     """Give `call` its result; when it was the turn's last, all results enter the transcript in call order."""
     undoing.note(state, call, result)
     close_call(call, result)
+    if call.deferred and result.status != "ok":
+        _skip_rest(state, call, result.status)
     fold_if_all_closed(state)
 
 
 def fold_if_all_closed(state: RunState) -> None:
     """Where all calls of the turn have their results, move them into the transcript, in call order."""
     if state.open_calls:
+        return
+    if any(call.deferred for call in state.calls):
+        _fold_staged(state)
         return
     for call in state.calls:
         assert call.result is not None  # noqa: S101 - closed calls have one
@@ -67,6 +73,29 @@ def fold_if_all_closed(state: RunState) -> None:
     state.calls = []
 
 
+def _skip_rest(state: RunState, failed: CallState, status: ResultStatus) -> None:
+    """Skip the staged actions after one that did not succeed: they may depend on it."""
+    text = f"Not executed: call {failed.position} before it ended as {status}."
+    for call in state.calls:
+        if call.status is CallStatus.READY:
+            close_call(call, result_of(call, "skipped", text))
+
+
+def _fold_staged(state: RunState) -> None:
+    """Where all staged actions have ended, so has the run; the records tell what became of each."""
+    state.records, calls, state.calls = records(state), state.calls, []
+    bad = [call for call in calls if call.result and call.result.status not in ("ok", "skipped")]
+    done = sum(call.result is not None and call.result.status == "ok" for call in calls)
+    reason = f"{done} of {len(calls)} staged actions were executed: call {bad[0].position} was not." if bad else None
+    state.outcome = state.outcome or Outcome(status="completed", reason=reason)
+
+
+def records(state: RunState) -> list[CallRecord]:
+    """Return all calls for audit, in call order; staged ones as they stand now."""
+    current = {call.position: record_of(call) for call in state.calls if not call.asks_for_all}
+    return list(({record.position: record for record in state.records} | current).values())
+
+
 def record_of(call: CallState) -> CallRecord:
     """Return `call` as it is kept for audit."""
     return CallRecord(
@@ -74,9 +103,15 @@ def record_of(call: CallState) -> CallRecord:
         name=call.call.name,
         arguments=call.arguments,
         status=call.result.status if call.result else "in_doubt" if call.doubt else "open",
-        message=call.result.message if call.result else call.doubt.message if call.doubt else None,
+        message=_message_of(call),
         execution_order=call.order,
     )
+
+
+def _message_of(call: CallState) -> str | None:
+    if call.result and call.deferred:
+        return call.result.message or short(call.result.content)  # the transcript has it nowhere
+    return call.result.message if call.result else call.doubt.message if call.doubt else None
 
 
 # -- tools: started, ended, in doubt -----------------------------------------------------------------------
@@ -196,7 +231,7 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         run_id=state.run_id,
         status=outcome.status,
         text=state.text,
-        calls=[*state.records, *(record_of(call) for call in state.calls)],
+        calls=records(state),
         usage=total.usage,
         steps=total.steps,
         duration=duration,

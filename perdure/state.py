@@ -63,6 +63,10 @@ class Doubt(Data):
     believed_from: datetime | None = None
 
 
+STAGED = "staged"
+"""Position of the one request for approval of all actions that wait for the answer."""
+
+
 class CallState(BaseModel):
     """One call of the current turn."""
 
@@ -75,6 +79,7 @@ class CallState(BaseModel):
     parallel: bool = False
     probe: bool = False
     tell_model: bool = False
+    deferred: bool = False  # it is executed after the answer
     status: CallStatus = CallStatus.READY
     arguments: dict[str, JSON] = Field(default_factory=dict)
     hash: str = ""
@@ -85,6 +90,11 @@ class CallState(BaseModel):
     again: bool = False
     order: int | None = None
     result: ToolResult | None = None
+
+    @property
+    def asks_for_all(self) -> bool:
+        """Whether it is no call, but the one request for approval of all staged ones."""
+        return self.deferred and not self.call.id
 
 
 class DoneEffect(BaseModel):
@@ -217,6 +227,7 @@ class RunState(BaseModel):
     messages: list[Message] = Field(default_factory=list[Message])
     calls: list[CallState] = Field(default_factory=list[CallState])
     records: list[CallRecord] = Field(default_factory=list[CallRecord])
+    staged: list[CallState] = Field(default_factory=list[CallState])  # to be executed after the answer
     effects: list[DoneEffect] = Field(default_factory=list[DoneEffect])  # of tools with a compensation
     text: str = ""
     steps: int = 0

@@ -195,6 +195,7 @@ def tool(
     probe: Probe | None = None,
     not_done: Sequence[type[BaseException]] = (),
     in_doubt: Literal["ask", "tell_model"] = "ask",
+    defer: bool = False,
     compensate: Compensation | None = None,
     undo_attempts: int = 10,
     result_limit: int = 65_536,
@@ -219,6 +220,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
         probe: `probe(ctx, **arguments)` → `Done(result) | NotDone() | Unknown()`, to settle a doubt.
         not_done: Exception types that mean that nothing was done, besides `ToolError`.
         in_doubt: `ask` waits for a person; `tell_model` tells the model and goes on.
+        defer: Only record the call, and tell the model so: it is executed after the final answer, once a person has
+            approved all such actions of the run together (`perdure approve RUN staged`), whatever `approval` says.
         compensate: `compensate(ctx, result, **arguments)` undoes what was done, where the agent says when
             (`Agent(compensate_on=…)`).
         undo_attempts: Tries of it, 1 s apart and doubling up to 30 s, each within `timeout`. Default 10.
@@ -324,6 +327,8 @@ def _check(spec: ToolSpec, options: Mapping[str, Any]) -> None:
         raise ToolDefinitionError(f"Tool {spec.name!r} needs a {missing}: the model has only that to go by.")
     if spec.timeout <= timedelta():
         raise ToolDefinitionError(f"Tool {spec.name!r}: timeout has to be more than 0.")
+    if spec.defer and spec.effect == "read":
+        raise ToolDefinitionError(f"Tool {spec.name!r}: a 'read' can't be deferred: the model needs what it returns.")
     if spec.remote and spec.local:
         raise ToolDefinitionError(f"Tool {spec.name!r}: a tool on another worker can't be local.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure import budgets, loops
+from perdure import budgets, loops, staging
 from perdure.messages import ToolCall, ToolResult, UserMessage, content_hash
 from perdure.outcomes import close_call, fold_if_all_closed, result_of
 from perdure.reports import ModelTurn
@@ -44,6 +44,7 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
         _open_calls(state, message.calls, now)
     elif fine:
         state.outcome = _answered(state)
+        staging.present(state, now)
     else:
         cut_off = LOOPED if loops.repeats_itself(message.text) else CUT_OFF
         note = {"length": cut_off, "filtered": REFUSED, "refusal": REFUSED}.get(turn.finish, EMPTY)
@@ -100,6 +101,8 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
     refusal = _refusal(state, opened, index)
     if refusal:
         close_call(opened, refusal)
+    elif tool and tool.defer:
+        staging.stage(state, opened)
     elif call.ask is not None:
         opened.status, opened.asked_at = CallStatus.ASKING, now
     _ask_after_reset(state, opened, now)
@@ -123,9 +126,10 @@ def fold_reset(state: RunState, execution: str, now: datetime) -> None:
     """
     state.resets += 1
     state.execution = execution
-    for call in state.calls:
+    for call in [*state.calls, *state.staged]:
         if call.order is None:
-            call.position = f"{call.position.partition('r')[0]}{_epoch(state)}"
+            if not call.deferred or call.asks_for_all:  # decisions are about the request for all of them
+                call.position = f"{call.position.partition('r')[0]}{_epoch(state)}"
             call.key = f"{state.run_id}:{execution}:{call.position}"
             call.decision = None
             _ask_after_reset(state, call, now)
@@ -159,5 +163,5 @@ def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:
 
 def _called(state: RunState, tool: str) -> int:
     """Return how often `tool` has been started, or is about to be in this turn."""
-    soon = sum(call.call.name == tool and call.order is None for call in state.open_calls)
+    soon = sum(call.call.name == tool and call.order is None for call in [*state.open_calls, *state.staged])
     return state.executed.get(tool, 0) + soon

@@ -134,6 +134,7 @@ def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
         yield f"  {call.position:<5} {story.signature(call.name, call.arguments, 500)}"
         yield f"        {story.status_word(call.status, stream)}"
         given = results.get(call.position)
+        given = given if given and given.status == call.status else None  # a staged one is executed after the answer
         text = (given.content or given.message or "") if given else call.message or ""
         if text:
             yield f"        {one_line(text, 500)}"

@@ -23,6 +23,7 @@ COLOURS = {
     "cancelled": "yellow",
     "denied": "yellow",
     "skipped": "yellow",
+    "staged": "cyan",
     "in_doubt": "red",
     "budget_exhausted": "yellow",
     "waiting_approval": "cyan",

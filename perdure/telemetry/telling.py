@@ -33,6 +33,7 @@ class Telling:
         self.ended: RunResult | None = None
         self._converter = converter
         self._records = 0
+        self._staged: set[str] = set()
         self._fresh: list[ev.Event] = []
         self._now = datetime.now(UTC)
         self._event_id = 0
@@ -59,9 +60,11 @@ class Telling:
                 self._tell_doubt(call)
             elif call.status is CallStatus.CLOSED and call.position not in told:
                 self._tell_result(record=outcomes.record_of(call))
-        for record in state.records[self._records :]:
+        executed = [one for one in state.records[: self._records] if one.position in self._staged]
+        for record in [*state.records[self._records :], *(one for one in executed if one.status != "staged")]:
             if before.get(record.position) is not CallStatus.CLOSED and record.position not in told:
                 self._tell_result(record)
+        self._staged = {record.position for record in state.records if record.status == "staged"}
         self._records = len(state.records)
 
     def _tell_request(self, call: CallState) -> None:

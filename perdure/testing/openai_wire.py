@@ -41,7 +41,7 @@ def _failed(text: str) -> bool:
         data = json.loads(text)
     except ValueError:
         return False
-    statuses = ("error", "denied", "in_doubt", "cancelled", "skipped")
+    statuses = ("error", "denied", "in_doubt", "cancelled", "skipped", "staged")
     return isinstance(data, dict) and cast("Body", data).get("status") in statuses
 
 

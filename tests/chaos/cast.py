@@ -111,6 +111,7 @@ async def dismiss(ctx: ToolContext, result: str, **_: object) -> str:
 
 TOOLS = [
     performing("hire", effect="unsafe", compensate=dismiss),
+    performing("mail", effect="idempotent", defer=True),
     performing("read", effect="read"),
     performing("local_read", effect="read", local=True, timeout=8),
     performing("charge", effect="idempotent"),

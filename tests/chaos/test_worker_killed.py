@@ -21,6 +21,11 @@ def one(name, point, *, status="ok", effects=1, doubts=0, **more):
     return Case(((call(name),),), (point,), {"1.1": status}, {name: effects} if effects else {}, doubts=doubts, **more)
 
 
+def staged(*points):
+    """Return the case of a run that executes two actions after its answer."""
+    return Case(((call("mail"), call("mail")),), points, {"1.1": "ok", "1.2": "ok"}, {"mail": 2})
+
+
 def undone(*points):
     """Return the case of a run that fails after two effects, which are undone."""
     return Case(
@@ -109,6 +114,10 @@ CASES = {
         {"read": 1},
         trouble={"error": {"kind": "connection"}, "times": 2},
     ),
+    # Staged, and executed after the answer.
+    "staged, waiting for approval": staged("approval"),
+    "staged, one under way": staged("mail before"),
+    "staged, one done": staged("mail after", "mail during"),
     # Undoing, with a key that the ledger knows.
     **{f"undone, {moment} the last effect": undone(f"dismiss hire 2 {moment}") for moment in ("before", "after")},
     "undone, while it is undone": undone("dismiss during"),

@@ -286,7 +286,7 @@ def assert_paired(state: RunState) -> None:
     """Fail unless every call has exactly one result, after it and in call order; open ones have none yet."""
     asked = [call for m in state.messages if isinstance(m, AssistantMessage) for call in m.calls]
     given = [m.result for m in state.messages if isinstance(m, ToolMessage)]
-    still_open = len(state.calls)
+    still_open = sum(not call.deferred for call in state.calls)
     closed = asked[: len(asked) - still_open]
     assert [call.id for call in closed] == [result.call_id for result in given]
     assert [call.name for call in closed] == [result.name for result in given]

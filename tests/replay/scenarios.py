@@ -111,6 +111,7 @@ def unpaint(ctx: ToolContext, result: str, colour: str) -> str:
 
 
 coat = tool(name="coat", compensate=unpaint)(paint.function or paint)
+wire = tool(name="wire", defer=True)(sell.function or sell)
 post = tool(name="post", compensate=lambda ctx, result, letter: None)(send.function or send)
 
 
@@ -179,6 +180,13 @@ async def cancel_in_doubt(handle: RunHandle, client: Client) -> None:
     del client
     await until(handle, "in_doubt")
     await handle.cancel("enough")
+
+
+async def approve_staged(handle: RunHandle, client: Client) -> None:
+    """Approve all that is staged, by a plain signal."""
+    request = await until(handle, "approval_requested")
+    signal = {"call": "staged", "hash": request.hash, "by": "ann"}
+    await client.temporal.get_workflow_handle(handle.id).signal("approve", signal)
 
 
 async def speak_too_early(handle: RunHandle, client: Client) -> None:
@@ -262,6 +270,15 @@ SCENARIOS = {
         [coat, sell, post],
         cancel_in_doubt,
         {"compensate_on": ["cancelled"]},
+    ),
+    "staged_and_approved": Scenario(
+        [
+            calls(call("wire", what="a chair"), call("look", where="attic")),
+            calls(call("wire", what="a table", price=7)),
+            "I will sell both.",
+        ],
+        [wire, look],
+        approve_staged,
     ),
     "budget_exhausted": Scenario([*LOOKS[:2], "Not everywhere."], [look], options={"limits": Limits(steps=3)}),
     "resumed": Scenario([LOOKS[0], "Not yet.", LOOKS[1], "Now."], [look], resume, {"limits": Limits(steps=2)}),
