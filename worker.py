@@ -70,7 +70,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             try:
                 yield stop
             finally:
-                await asyncio.wait({announcing}, timeout=1)  # one that is cut off leaves its connection open
+                await asyncio.wait({announcing}, timeout=5)  # as long as a store takes; cut off, it leaves a connection open
                 announcing.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await announcing

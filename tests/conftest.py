@@ -13,7 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import HealthCheck
 
 from perdure.client import Client
 from perdure.settings import Settings
@@ -25,6 +27,13 @@ for name in [name for name in os.environ if name.startswith(("TEMPORAL_", "PERDU
     if not name.startswith(("PERDURE_TEST_", "PERDURE_CHAOS_")):
         del os.environ[name]
 os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would every process that a test sends it to.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# However slow the machine: a test has its timeout, not each of its examples.
+hypothesis.settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis.settings.load_profile("any-machine")
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:

@@ -82,7 +82,7 @@ async def test_a_model_is_found_again_where_there_is_no_other(stage, stage_setti
 
 
 async def test_the_runs_of_a_worker_share_the_tokens_per_minute_of_a_model(stage, stage_settings, raw_model, agent_of):
-    model = raw_model(ModelReply(text="done", usage=Usage(input_tokens=10_300)))
+    model = raw_model(ModelReply(text="done", usage=Usage(input_tokens=11_500)))
     agent = agent_of(model, settings=ModelSettings(attempts=1))
     limits = {agent.spec.model: 60_000}  # 10,000 at once, and 1,000 a second
     await stage.serve(agent, settings=stage_settings.model_copy(update={"tpm": limits}))

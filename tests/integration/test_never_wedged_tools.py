@@ -110,7 +110,7 @@ async def test_eight_large_results_at_once_are_recorded(stage):
         return "x" * 2_000_000
 
     calls = [{"name": "give", "arguments": {"number": number}} for number in range(8)]
-    done = await stage.run([{"calls": calls}, "done"], [give])
+    done = await stage.run([{"calls": calls}, "done"], [give], limits=Limits(input_tokens=None))
     assert [len(result.content) for result in done.results] == [200_000] * 8
     assert done.result.status == "completed"
 
