@@ -70,7 +70,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             try:
                 yield stop
             finally:
-                await asyncio.wait({announcing}, timeout=5)  # as long as a store takes; cut off, it leaves a connection open
+                await asyncio.wait({announcing}, timeout=5)  # a store's patience: cut off, it leaves a connection open
                 announcing.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await announcing

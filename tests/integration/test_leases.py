@@ -202,7 +202,9 @@ async def test_parent_passes_on_to_its_own_what_it_does_not_have(stage, bare):
     agent = stage.agent(HELD, [hold])
     await stage.serve(agent)
     leaf, mid, root = (f"w-{uuid4().hex[:8]}" for _ in range(3))
-    below = lender(agent, mid, leaf, limits=Limits.model_validate({"steps": 5, **PLENTY}), borrowing=Borrowing(parent=root))
+    below = lender(
+        agent, mid, leaf, limits=Limits.model_validate({"steps": 5, **PLENTY}), borrowing=Borrowing(parent=root)
+    )
     above = await started(stage, agent, root, carried=lender(agent, root, mid))
     between = await started(stage, agent, mid, carried=below)
     for handle in (above, between):

@@ -14,7 +14,7 @@ from perdure.messages import Decision
 from perdure.outcomes import records
 from perdure.policies import AgentSpec, Limits, ToolSpec
 from perdure.state import STAGED, CallStatus, Outcome, RunState, begin
-from perdure.steps import CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
+from perdure.steps import Borrow, CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
 from perdure.tools import tool
 from perdure.turns import close_soon, fold_reset, fold_turn
 from tests.unit.test_steps import asks, launch, look_up, move, paired, says, turns
@@ -73,7 +73,7 @@ def test_whatever_happens_nothing_staged_runs_unless_all_of_it_was_approved(data
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
-            case Undo():
+            case Undo() | Borrow():
                 raise AssertionError("nobody asked for it")
             case Wait():
                 move(state, data)
