@@ -67,6 +67,7 @@ def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, Any, Any]:
 
     def tell(number: int, frame: FrameType | None) -> None:
         item.add_report_section("call", "tasks and threads at the timeout", whereabouts())
+        signal.setitimer(signal.ITIMER_REAL, 30)  # once more: what hung may hang the end of its fixtures as well
         assert callable(fail)
         fail(number, frame)
 
