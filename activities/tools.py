@@ -19,6 +19,7 @@ from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Return
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import given_up, heartbeats
+from perdure.activities.outages import LATER, Outages, failure
 from perdure.activities.toolbox import Toolbox
 from perdure.agents import Agent
 from perdure.errors import ToolError
@@ -50,6 +51,7 @@ class ToolActivities:
         self._toolbox = toolbox
         self._conversations = conversations
         self._grace = cancel_grace.total_seconds()
+        self._outages = Outages()
 
     @activity.defn(dynamic=True)
     async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:
@@ -59,10 +61,47 @@ class ToolActivities:
         tool = self._find(call.agent, name)
         context = self._context(call)
         async with heartbeats():
-            ended = await self._attempt(tool, call, context, name)
-        report = report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
+            ended = await self._asked(tool, call, context, name)
+            report = await self._instead(tool, call, ended, name)
+        if report is None:
+            report = report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
         self._conversations.remember(ToolMessage(role="tool", result=report.result))
         return report
+
+    async def _asked(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
+        """Make an attempt, unless it reads from what has just failed over and over."""
+        if call.effect != "read":
+            return await self._attempt(tool, call, context, name)
+        outage = self._outages[call.agent, name]
+        if why := outage.words:
+            return NeverBegan(why, "unavailable")
+        entered = outage.enter()
+        ended: Ended[ToolReport] = Stopped(shutdown=False, abandoned=False)
+        try:
+            ended = await self._attempt(tool, call, context, name)
+        finally:
+            outage.leave(entered, ended)
+        return ended
+
+    async def _instead(
+        self, tool: Tool | None, call: ToolInput, ended: Ended[ToolReport], name: str
+    ) -> ToolReport | None:
+        """Return what another tool says, where this one is not available and names one; None where it is."""
+        why = failure(ended)
+        down = isinstance(ended, NeverBegan)
+        if not why or call.effect != "read" or not (down or activity.info().attempt >= call.tries):
+            return None
+        other = tool.fallback if tool and call.fallback else None
+        if other is None:
+            return _result(call, name, "error", why, error_type="unavailable", suggestion=LATER) if down else None
+        context = self._context(call)
+        answered = await self._asked(other, call, context, other.name)
+        if reason := failure(answered):
+            text = f"{name}: {why} {other.name}: {reason}"
+            return _result(call, name, "error", text, error_type="unavailable", suggestion=LATER)
+        report = report_of(answered, call, name, context.deadline, other.not_done)
+        told = {"name": name, "note": short(f"Answered by {other.name}, as {name} is not available: {why}")}
+        return report.model_copy(update={"result": report.result.model_copy(update=told)})
 
     async def _attempt(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
         if call.effect == "unsafe" and call.execution not in ("", activity.info().workflow_run_id):
@@ -234,7 +273,8 @@ def report_of(
         case Raised(error):
             return _unknown(call, name, words(error), type(error).__name__, deadline)
         case Overdue(abandoned):
-            text = f"It did not end within {call.timeout.total_seconds():g} s (the tool's timeout)."
+            still = " It could not be stopped, and still runs." if abandoned else ""
+            text = f"It did not end within {call.timeout.total_seconds():g} s (the tool's timeout).{still}"
             return _unknown(call, name, text, "timeout", deadline, abandoned=abandoned)
         case Stopped():
             return _stopped(ended, call, name, deadline)

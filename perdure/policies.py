@@ -144,6 +144,7 @@ class ToolSpec(Data):
             tried twice, `unsafe` once.
         result_limit: Bytes of a result that reach the model, at most 200,000; the rest is cut, and it says so.
         polling: It is called over and over for good reason: the loop breaker leaves it out of account.
+        fallback: For `read`: the tool that is asked instead, with the same arguments, where this one is not available.
         defer: It is executed after the final answer, once a person has approved all such actions together.
         compensate: Whether it has a compensation, which undoes what it did.
         undo_attempts: How often undoing is tried, with the same key, before it is given up.
@@ -163,6 +164,7 @@ class ToolSpec(Data):
     result_limit: int = Field(default=65_536, ge=1, le=200_000)
     remote: Remote | None = None
     polling: bool = False
+    fallback: str | None = None
     defer: bool = False
     compensate: bool = False
     undo_attempts: int = Field(default=10, ge=1)

@@ -101,6 +101,7 @@ class Tool:
         arguments: Turns validated JSON into the function's types; None where it takes plain JSON.
         probe: Looks up whether an effect happened.
         compensate: Undoes an effect that was done.
+        fallback: What is asked instead where this one is not available.
         not_done: Exception types that mean that nothing was done.
         ask: Approval predicate, called with the arguments; True asks a person.
     """
@@ -113,6 +114,7 @@ class Tool:
     not_done: tuple[type[BaseException], ...] = ()
     ask: Callable[..., bool | Awaitable[bool]] | None = field(default=None, repr=False)
     compensate: Compensation | None = None
+    fallback: Tool | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -195,6 +197,7 @@ def tool(
     probe: Probe | None = None,
     not_done: Sequence[type[BaseException]] = (),
     in_doubt: Literal["ask", "tell_model"] = "ask",
+    fallback: Tool | None = None,
     defer: bool = False,
     compensate: Compensation | None = None,
     undo_attempts: int = 10,
@@ -220,6 +223,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
         probe: `probe(ctx, **arguments)` → `Done(result) | NotDone() | Unknown()`, to settle a doubt.
         not_done: Exception types that mean that nothing was done, besides `ToolError`.
         in_doubt: `ask` waits for a person; `tell_model` tells the model and goes on.
+        fallback: For `read`: another such tool, asked with the same arguments and the same `timeout` where this one has
+            failed at its last attempt (an exception or the deadline, not `ToolError`), or so often in a minute that it
+            is left alone for a while. The result's note says who answered.
         defer: Only record the call, and tell the model so: it is executed after the final answer, once a person has
             approved all such actions of the run together (`perdure approve RUN staged`), whatever `approval` says.
         compensate: `compensate(ctx, result, **arguments)` undoes what was done, where the agent says when
@@ -265,6 +271,9 @@ def _build(
     probe: Any = options.pop("probe", None)
     approval: Any = options.pop("approval", None)
     compensate: Any = options.pop("compensate", None)
+    fallback: Any = options.pop("fallback", None)
+    if fallback is not None and not isinstance(fallback, Tool):
+        raise ToolDefinitionError(f"Tool {name!r}: fallback has to be another tool, not {fallback!r}.")
     not_done = _exception_types(name, options.pop("not_done", ()))
     timeout = options.pop("timeout", 10)
     ask: Any = approval if callable(approval) else None
@@ -277,6 +286,7 @@ def _build(
             approval=f"predicate:{name}" if ask else cast("str | None", approval),
             probe=probe is not None,
             compensate=compensate is not None,
+            fallback=fallback.name if fallback else None,
             **options,
         )
     except (ValueError, TypeError, OverflowError) as error:
@@ -286,7 +296,27 @@ def _build(
         raise ToolDefinitionError(f"Tool {name!r}: probe has to be a function, not {probe!r}.")
     if compensate is not None:
         _check_compensation(compensate, spec)
-    return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask, compensate)
+    if fallback is not None:
+        _check_fallback(spec, fallback.spec)
+    return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask, compensate, fallback)
+
+
+def _check_fallback(spec: ToolSpec, other: ToolSpec) -> None:
+    """Raise unless `other` may be asked in place of `spec`, with what that one was called with."""
+    both = (spec, other)
+    if any(one.effect != "read" for one in both):
+        why = "only a 'read' may be asked elsewhere: an effect could be done twice"
+    elif any(one.remote for one in both):
+        why = "both have to run in this worker"
+    elif other.approval not in (None, "never"):
+        why = f"{other.name!r} asks for approval, which nobody would be asked for"
+    elif missing := set(other.parameters.get("required", ())) - set(spec.parameters.get("required", ())):
+        why = f"{other.name!r} needs {', '.join(sorted(missing))} as well"
+    elif strange := set(spec.parameters.get("properties", {})) - set(other.parameters.get("properties", {})):
+        why = f"{other.name!r} does not know {', '.join(sorted(strange))}"
+    else:
+        return
+    raise ToolDefinitionError(f"Tool {spec.name!r}: fallback {other.name!r} can't stand in: {why}.")
 
 
 def _check_compensation(compensate: Any, spec: ToolSpec) -> None:

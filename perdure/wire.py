@@ -107,7 +107,8 @@ class ToolInput(Data):
     """One call of a tool, with the rules of the run that makes it.
 
     `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution` is the
-    Temporal run that started it: a reset hands what was under way to another one.
+    Temporal run that started it: a reset hands what was under way to another one. `fallback` names the tool that
+    is asked instead where this one is not available.
     """
 
     agent: str
@@ -122,6 +123,7 @@ class ToolInput(Data):
     order: int | None = None
     again: bool = False
     execution: str = ""
+    fallback: str = ""
 
 
 class ProbeInput(Data):

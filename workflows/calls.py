@@ -63,7 +63,7 @@ async def tool(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta
     common: dict[str, Any] = {
         "activity_id": call.position,
         "result_type": ToolReport,
-        "start_to_close_timeout": spec.timeout + _SLACK,
+        "start_to_close_timeout": spec.timeout * (2 if spec.fallback else 1) + _SLACK,
         "retry_policy": _tries(spec),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         "summary": _summary(call),
@@ -131,6 +131,7 @@ def tool_input(call: CallState, spec: ToolSpec, agent: str) -> ToolInput:
         order=call.order,
         again=call.again,
         execution=workflow.info().run_id,
+        fallback=spec.fallback or "",
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from perdure import events as ev
 from perdure.cli import standing, story
 from perdure.cli.output import moment, one_line, paint, safe, span
-from perdure.messages import AssistantMessage, Content, Message, RunResult, ToolMessage, ToolResult, UserMessage
+from perdure.messages import AssistantMessage, CallRecord, Content, Message, RunResult, ToolMessage, ToolResult, UserMessage
 from perdure.state import RunState
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
     """Return all that is known of a run, as data."""
     state, result = _state(projection), projection.result()
     results = _results(state.messages)
-    calls = [{**call.model_dump(), "result": results.get(call.position)} for call in result.calls]
+    calls = [{**call.model_dump(), "result": _result(call, results)} for call in result.calls]
     told = {
         **result.model_dump(exclude={"calls", "status"}),
         "status": standing.status(projection),
@@ -128,13 +128,18 @@ def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
     return results
 
 
+def _result(call: CallRecord, results: dict[str, ToolResult]) -> ToolResult | None:
+    """Return what the transcript has of a call; a staged one was executed after that."""
+    given = results.get(call.position)
+    return given if given and given.status == call.status else None
+
+
 def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
     results = _results(state.messages) | {call.position: call.result for call in state.calls if call.result}
     for call in result.calls:
         yield f"  {call.position:<5} {story.signature(call.name, call.arguments, 500)}"
         yield f"        {story.status_word(call.status, stream)}"
-        given = results.get(call.position)
-        given = given if given and given.status == call.status else None  # a staged one is executed after the answer
+        given = _result(call, results)
         text = (given.content or given.message or "") if given else call.message or ""
         if text:
             yield f"        {one_line(text, 500)}"

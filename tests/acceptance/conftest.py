@@ -71,11 +71,18 @@ def rent(room: int) -> str:
     return f"room {room}"
 
 
+@tool(defer=True)
+def wire(to: str) -> str:
+    """Send a telegram."""
+    return f"wired {to}"
+
+
 def agent(name: str, **options):
     return Agent(name, f"scripted:{HERE / name}.json", tools=[look, send, pay, dawdle], **options)
 
 
 clerk = agent("clerk")
+wirer = Agent("wirer", f"scripted:{HERE / 'wirer.json'}", tools=[wire])
 renter = Agent("renter", f"scripted:{HERE / 'renter.json'}", tools=[rent, send], compensate_on=["cancelled"])
 payer = agent("payer")
 pair = agent("pair")
@@ -101,6 +108,10 @@ SCRIPTS: dict[str, Any] = {
         {"text": "Done."},
     ],
     "hostile": [{"text": HOSTILE}],
+    "wirer": [
+        {"calls": [{"name": "wire", "arguments": {"to": "ann"}}, {"name": "wire", "arguments": {"to": "ben"}}]},
+        {"text": "I will tell both."},
+    ],
     "renter": [
         {"calls": [{"name": "rent", "arguments": {"room": 1}}, {"name": "rent", "arguments": {"room": 13}}]},
         {"calls": [{"name": "send", "arguments": {"to": "ann"}}]},

@@ -42,6 +42,17 @@ def test_approvals_lists_what_waits_over_all_runs_and_approve_takes_it_off(serve
     assert served.json("show", asking)["text"] == "Done: sent to ada@example.com"
 
 
+def test_staged_actions_are_listed_with_their_arguments_and_approved_by_one_command(served):
+    served("run", "agents.py:wirer", "go", "--id", "staged", "--no-wait", code=3)
+    [request] = [request for request in served.json("approvals") if request["run_id"] == "staged"]
+    assert [action["arguments"]["to"] for action in request["arguments"]["actions"]] == ["ann", "ben"]
+    served("approve", "staged", "staged")
+    served("watch", "staged")
+    told = served.json("show", "staged")
+    assert (told["status"], told["text"]) == ("completed", "I will tell both.")
+    assert [(call["status"], call["message"]) for call in told["calls"]] == [("ok", "wired ann"), ("ok", "wired ben")]
+
+
 def test_one_waiting_call_needs_no_position_and_may_be_given_other_arguments(served, asking):
     served("approve", asking, "--args", '{"to": "bob@example.com"}')
     served("watch", asking)
