@@ -59,9 +59,13 @@ async def client(engine: Settings) -> Client:
     return await Client.connect(engine)
 
 
+CLOCK = pytest.StashKey[Any]()
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, Any, Any]:
     """Have a test that is ended for its length tell where it was; by itself it would name the loop alone."""
+    item.stash[CLOCK] = settings
     armed = yield
     fail = signal.getsignal(signal.SIGALRM)
 
@@ -73,6 +77,13 @@ def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, Any, Any]:
 
     signal.signal(signal.SIGALRM, tell)
     return armed
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Wind the clock up again, which a failure has stopped: what hung may hang the end of its fixtures as well."""
+    if CLOCK in item.stash:
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=item.stash[CLOCK])
 
 
 def whereabouts() -> str:
