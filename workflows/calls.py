@@ -44,7 +44,7 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
         task_queue=model_queue(workflow.info().task_queue, spec.model),
         activity_id=f"{request.step}",
         result_type=ModelTurn,
-        schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds),
+        schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds) + _SLACK,
         start_to_close_timeout=spec.settings.timeout + _SLACK,
         heartbeat_timeout=heartbeat,
         retry_policy=_FOREVER,

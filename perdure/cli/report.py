@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 from perdure import events as ev
 from perdure.cli import standing, story
 from perdure.cli.output import moment, one_line, paint, safe, span
-from perdure.messages import AssistantMessage, CallRecord, Content, Message, RunResult, ToolMessage, ToolResult, UserMessage
+from perdure.messages import (
+    AssistantMessage,
+    CallRecord,
+    Content,
+    Message,
+    RunResult,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+)
 from perdure.state import RunState
 
 if TYPE_CHECKING:
