@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from perdure.cli import decisions, demo, doctor, output, processes, runs
+from perdure.cli import control, decisions, demo, doctor, output, processes, runs
 
 app = typer.Typer(
     name="perdure",
@@ -36,8 +36,8 @@ def perdure(
 
 _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Processes": (demo.demo, processes.dev, processes.worker),
-    "Runs": (runs.run, runs.ls, runs.show, runs.watch, runs.cancel, runs.resume),
-    "Decisions": (decisions.approvals, decisions.approve, decisions.deny, decisions.settle),
+    "Runs": (runs.run, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
+    "Decisions": (decisions.approvals, decisions.approve, decisions.deny, control.answer, decisions.settle),
     "Help": (doctor.doctor,),
 }
 for panel, commands in _PANELS.items():

@@ -16,6 +16,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities import providers
+from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.model import ModelActivities
@@ -108,7 +109,7 @@ def _worker(
         client,
         task_queue=task_queue,
         workflows=[AgentWorkflow],
-        activities=[models.model, models.judge, tools.probe, tools.undo, tools.tool],
+        activities=[models.model, models.judge, tools.probe, tools.undo, tools.tool, cancel_run],
         # Only our own workflow code runs here; the linter and the replay tests keep it deterministic. See ADR 2.
         workflow_runner=UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=_STICKY,

@@ -28,7 +28,7 @@ from perdure.budgets import Allowance
 from perdure.errors import ModelError
 from perdure.messages import Usage
 from perdure.models import Model, ModelReply, ModelRequest
-from perdure.models.dialect import request_tokens
+from perdure.models.dialect import request_tokens, usage_of_part
 from perdure.policies import ModelSettings
 from perdure.settings import Settings
 
@@ -135,9 +135,14 @@ class Edge:
     async def _send(
         self, attempt: Attempt, asked: ModelRequest, settings: ModelSettings, tokens: int, place: float | None
     ) -> ModelReply:
-        throttle, sent_at = self._throttle(attempt.model), self._clock()
+        throttle, sent_at, heard = self._throttle(attempt.model), self._clock(), list[str]()
         try:
-            reply = await self._guarded(attempt, asked, settings, tokens)
+            reply = await self._guarded(attempt, replace(asked, on_text=heard.append), settings, tokens)
+        except asyncio.CancelledError:
+            part = usage_of_part(asked, sum(map(len, heard)))
+            self._lose(attempt, settings, part)
+            throttle.correct(place, tokens, part.input_tokens + part.output_tokens)
+            raise
         except ModelError as error:
             half_way = Usage(input_tokens=tokens, estimated=True) if error.kind == "timeout" else Usage()
             lost = error.usage or half_way

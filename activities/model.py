@@ -13,7 +13,7 @@ from temporalio.service import RPCError
 
 from perdure.activities.conversations import Conversations, Fetch
 from perdure.activities.edge import Edge
-from perdure.activities.heartbeats import Pulse, heartbeats
+from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.agents import Agent
 from perdure.messages import AssistantMessage
@@ -26,7 +26,6 @@ _LARGEST_REPLY = 1_500_000
 """Bytes: the engine refuses payloads over 2 MiB."""
 
 _PASSED_ON = (
-    asyncio.CancelledError,
     ApplicationError,  # judged already
     RPCError,  # the engine is away for a moment: as often as it takes
     WorkflowQueryFailedError,
@@ -70,6 +69,10 @@ class ModelActivities:
         async with heartbeats() as pulse:
             try:
                 turn = _recordable(await self._turn(request, pulse))
+            except asyncio.CancelledError:
+                if not _is_wanted_back():
+                    raise
+                return _broken_off(pulse.tried)
             except _PASSED_ON:
                 raise
             except BaseException as error:  # noqa: BLE001 - SystemExit too: a provider's library does not end the worker
@@ -122,6 +125,18 @@ def _recordable(turn: ModelTurn) -> ModelTurn:
         return turn.model_copy(update={"message": AssistantMessage(role="assistant"), "finish": "length"})
     recorded: ModelTurn = converter.from_payload(payload, ModelTurn)
     return recorded
+
+
+def _is_wanted_back() -> bool:
+    """Return whether the run has broken the call off; else the worker stops, and it is made again elsewhere."""
+    details = activity.cancellation_details()
+    return details is not None and details.cancel_requested
+
+
+def _broken_off(tried: Tried) -> ModelTurn:
+    """Return what a call has cost that was broken off."""
+    message = AssistantMessage(role="assistant")
+    return ModelTurn(message=message, finish="interrupted", usage=tried.wasted, cost_usd=tried.cost_usd)
 
 
 def _defect(error: BaseException, pulse: Pulse) -> ApplicationError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
     from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Price
     from perdure.settings import Settings
-    from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, tool
+    from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, ask_user, tool
 
 __all__ = [
     "Agent",
@@ -57,6 +57,7 @@ __all__ = [
     "ToolError",
     "Unknown",
     "Usage",
+    "ask_user",
     "run",
     "tool",
 ]
@@ -77,7 +78,7 @@ _NAMES = {
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
     "policies": ("AgentSpec", "Approval", "Limits", "ModelSettings", "Price"),
     "settings": ("Settings",),
-    "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "tool"),
+    "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "ask_user", "tool"),
 }
 _HOMES = {name: f"perdure.{module}" for module, names in _NAMES.items() for name in names}
 

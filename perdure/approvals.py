@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any, Literal, cast
-
-from pydantic import ValidationError
+from typing import Literal
 
 from perdure import staging
 from perdure.messages import (
@@ -17,7 +15,6 @@ from perdure.messages import (
     Settlement,
     ToolResult,
     content_hash,
-    parse_json,
 )
 from perdure.outcomes import close, not_done, record_of, result_of
 from perdure.results import report_of_value, short
@@ -25,6 +22,7 @@ from perdure.state import STAGED, CallState, CallStatus, Outcome, RunState
 
 Via = Literal["update", "signal", "expiry"]
 
+_NOT_BEGUN = (CallStatus.READY, CallStatus.ASKING, CallStatus.QUESTION)
 _DOUBTFUL = (CallStatus.IN_DOUBT, CallStatus.DOUBTED, CallStatus.PROBING)
 
 
@@ -34,15 +32,15 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
         return Receipt(accepted=True, call=wanted.call, reason="repeated")
     call = state.find(wanted.call)
     if call is None:
-        return _unknown(state, wanted.call)
+        return unknown(state, wanted.call)
     if isinstance(wanted, Settlement):
         if call.status in _DOUBTFUL:
             return Receipt(accepted=True, call=call.position)
-        text = f"The outcome of call {call.position} is not in doubt: {_standing(call)}."
+        text = f"The outcome of call {call.position} is not in doubt: {standing(call)}."
         return Receipt(accepted=False, call=call.position, reason="not_in_doubt", message=text)
     if call.status is not CallStatus.ASKING:
         decided = call.decision is not None
-        text = f"Call {call.position} does not wait for approval: {_standing(call)}."
+        text = f"Call {call.position} does not wait for approval: {standing(call)}."
         reason = "already_decided" if decided else "not_waiting"
         return Receipt(accepted=False, call=call.position, reason=reason, message=text)
     if call.asks_for_all and wanted.arguments is not None:
@@ -74,10 +72,11 @@ def premature(receipt: Receipt) -> bool:
     What a person has seen in the history may reach the workflow together with their decision about it, as after
     the loss of a worker, and the decision first.
     """
-    return receipt.reason in ("unknown_call", "not_waiting", "not_in_doubt")
+    return receipt.reason in ("unknown_call", "not_waiting", "not_in_doubt", "not_paused")
 
 
-def _unknown(state: RunState, name: str) -> Receipt:
+def unknown(state: RunState, name: str) -> Receipt:
+    """Return the refusal of something about a call that the run does not have, or not any more."""
     closed = next((record for record in state.records if record.position == name), None)
     if closed and closed.status == "staged":
         text = f"Call {name} is staged: it is approved or denied together with the others, as call {STAGED}."
@@ -94,11 +93,14 @@ def _unknown(state: RunState, name: str) -> Receipt:
 
 
 def _waiting(state: RunState) -> Iterator[CallState]:
-    yield from (call for call in state.calls if call.status in (CallStatus.ASKING, *_DOUBTFUL))
+    yield from (
+        call for call in state.open_calls if call.status in (CallStatus.ASKING, CallStatus.QUESTION, *_DOUBTFUL)
+    )
 
 
 _STANDINGS: dict[CallStatus, str] = {
     CallStatus.ASKING: "waits for approval",
+    CallStatus.QUESTION: "asks the user",
     CallStatus.READY: "has not begun yet",
     CallStatus.RUNNING: "is being executed",
     CallStatus.DOUBTED: "is in doubt, and is looked up next",
@@ -107,12 +109,13 @@ _STANDINGS: dict[CallStatus, str] = {
 }
 
 
-def _standing(call: CallState) -> str:
-    standing = _closed(record_of(call)) if call.status is CallStatus.CLOSED else _STANDINGS[call.status]
+def standing(call: CallState) -> str:
+    """Return where a call stands, in words: `it is being executed`."""
+    now = _closed(record_of(call)) if call.status is CallStatus.CLOSED else _STANDINGS[call.status]
     if call.decision and call.status is not CallStatus.ASKING:
         verb = "approved" if call.decision.approve else "denied"
-        return f"it was {verb} by {call.decision.by}, and {standing}"
-    return f"it {standing}"
+        return f"it was {verb} by {call.decision.by}, and {now}"
+    return f"it {now}"
 
 
 def _closed(record: CallRecord) -> str:
@@ -153,8 +156,8 @@ def _deny(state: RunState, call: CallState, decision: Decision) -> None:
     stop = state.spec.approval.on_denial == "stop"
     if stop:
         state.outcome = Outcome(status="completed", reason=short(f"{call.call.name} was denied by {decision.by}{why}"))
-        for other in state.calls:
-            if other is not call and other.status in (CallStatus.READY, CallStatus.ASKING):
+        for other in state.open_calls:
+            if other is not call and other.status in _NOT_BEGUN:
                 close(state, other, result_of(other, "skipped", "Not executed: another call of the turn was denied."))
     suggestion = None if stop else "Do not ask for the same again; go on without it, or ask the user."
     close(state, call, result_of(call, "denied", text, suggestion=suggestion))
@@ -195,7 +198,7 @@ def next_alarm(state: RunState, now: datetime) -> datetime | None:
     """Return when the next request for approval expires or is to be reminded of, or None."""
     rules = state.spec.approval
     times: list[datetime] = []
-    for call in state.calls:
+    for call in state.open_calls:
         if call.status is not CallStatus.ASKING or call.asked_at is None:
             continue
         if rules.expires:
@@ -213,7 +216,7 @@ EXPIRED = "expired"
 def expire(state: RunState, now: datetime) -> list[str]:
     """Deny every request for approval that nobody decided in time, and return their positions."""
     limit = state.spec.approval.expires
-    asking = [call for call in state.calls if call.status is CallStatus.ASKING]
+    asking = [call for call in state.open_calls if call.status is CallStatus.ASKING]
     late = [call.position for call in asking if limit and call.asked_at and now >= call.asked_at + limit]
     for position in late:
         let_expire(state, position, now)
@@ -226,46 +229,3 @@ def let_expire(state: RunState, position: str, now: datetime) -> None:
     if call and call.status is CallStatus.ASKING:
         late = Decision(call=position, approve=False, by="nobody", reason=f"not decided within {limit}.")
         apply_decision(state, late, "expiry", now)
-
-
-# -- plain signals, from anybody's hand --------------------------------------------------------------------
-
-SIGNALS = ("approve", "deny", "decide", "settle")
-
-
-def read_signal(name: str, arguments: list[bytes]) -> Decision | Settlement | str:
-    """Return what a signal means, or why it can't be understood.
-
-    `approve` and `deny` take `{"call": "2.1", "by": "Ann", "reason": "…", "hash": "…", "arguments": {…}}`, or the
-    call as a JSON string, or nothing where one call waits; `settle` takes `{"call": "2.1", "outcome": "done"}`.
-    """
-    if name not in SIGNALS:
-        return f"There is no signal {name!r}; known are {', '.join(SIGNALS)}."
-    if len(arguments) > 1:
-        return f"Signal {name!r} takes one JSON value, not {len(arguments)}."
-    try:
-        value: Any = parse_json(arguments[0]) if arguments and arguments[0] else {}
-    except ValueError:
-        return f'Signal {name!r} takes JSON, such as {{"call": "2.1"}}; this is not JSON.'
-    value = {"call": value} if isinstance(value, str) else {} if value is None else value
-    if not isinstance(value, dict):
-        return f'Signal {name!r} takes a JSON object such as {{"call": "2.1"}}, not {type(value).__name__}.'
-    wanted = _understood(name, cast("dict[str, Any]", value))
-    return short(wanted) if isinstance(wanted, str) else wanted
-
-
-def _understood(name: str, value: dict[str, Any]) -> Decision | Settlement | str:
-    kind = Settlement if name == "settle" else Decision
-    known: dict[str, Any] = {"call": ""}
-    if name in ("approve", "deny"):
-        known["approve"] = name == "approve"
-        if value.get("approve", known["approve"]) != known["approve"]:
-            return f"Signal {name!r} says {value['approve']!r} for approve, which contradicts its name."
-    strangers = set(value) - set(kind.model_fields)
-    if strangers:
-        return f"Signal {name!r} does not know {', '.join(sorted(strangers))}; it knows {', '.join(kind.model_fields)}."
-    try:
-        return kind.model_validate({**known, **value}, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        return f"Signal {name!r}: {'.'.join(map(str, first['loc']))}: {first['msg']}."

@@ -89,6 +89,11 @@ def turns_left(state: RunState) -> int:
     return _scarcest(state)[0]
 
 
+def asks_for_more(state: RunState) -> bool:
+    """Return whether the run pauses itself at a limit, instead of taking its last turn."""
+    return state.limits.on_exhausted == "ask" and not state.conceded
+
+
 def exhausted(state: RunState) -> Outcome:
     """Return the outcome of a run that has used up one of its limits, and says which."""
     return Outcome(status="budget_exhausted", reason=f"The limit of {_scarcest(state)[2]} is reached.")

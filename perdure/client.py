@@ -6,7 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from temporalio.client import (
     Client as TemporalClient,
@@ -15,9 +15,6 @@ from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
-    WorkflowHandle,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import (
     Priority,
@@ -31,16 +28,22 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents import Agent, Task
 from perdure.budgets import Additions, exhausted, turns_left
+from perdure.control import Resumption
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
 from perdure.listing import RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
-from perdure.messages import JSON, Content, Decision, Receipt, RunResult, Settlement, content_hash
+from perdure.messages import (
+    Content,
+    RunResult,
+    content_hash,
+)
 from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
-from perdure.wire import DECIDE, SETTLE, WORKFLOW, RunRequest, packed_state
+from perdure.speaking import LARGEST, Speaking, new_id, size_of, whoami
+from perdure.wire import RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
     from perdure.events import Event
@@ -130,11 +133,8 @@ class Client:
             raise _unreachable(self.temporal, error) from error
 
 
-_LARGEST_INPUT = 1_500_000
 _TASK = timedelta(seconds=5)
 """How long a run stands still after a worker was lost while it decided; the engine's default is 10 s."""
-_PATIENCE = timedelta(seconds=5)
-"""How long a decision waits for a worker's answer before it is left as a signal."""
 
 
 async def _begin(
@@ -146,11 +146,9 @@ async def _begin(
     memo: Mapping[str, Any],
     priority: Priority,
 ) -> None:
-    size = _size(temporal, request)
-    if size > _LARGEST_INPUT:
-        raise PerdureError(
-            f"The task and its agent are {size:,} bytes together; at most {_LARGEST_INPUT:,} can be kept."
-        )
+    size = size_of(temporal, request)
+    if size > LARGEST:
+        raise PerdureError(f"The task and its agent are {size:,} bytes together; at most {LARGEST:,} can be kept.")
     try:
         await temporal.start_workflow(
             WORKFLOW,
@@ -182,11 +180,7 @@ def _priority(described: WorkflowExecutionDescription) -> Priority:
     )
 
 
-def _size(temporal: TemporalClient, request: RunRequest) -> int:
-    return len(temporal.data_converter.payload_converter.to_payload(request).data)
-
-
-class RunHandle:
+class RunHandle(Speaking):
     """One run, from outside.
 
     Attributes:
@@ -200,9 +194,6 @@ class RunHandle:
         self.id = run_id
         self.existing = existing
         self.same_task = True
-
-    def _workflow(self, result_type: type[Any] | None = None) -> WorkflowHandle[Any, Any]:
-        return self._client.temporal.get_workflow_handle(self.id, result_type=result_type)
 
     async def result(self) -> RunResult:
         """Wait for the run's end and return its result.
@@ -232,82 +223,6 @@ class RunHandle:
         if isinstance(error.cause, CancelledError):
             return RunCancelled(f"Run {self.id} was cancelled.", partial)
         return RunFailed(f"Run {self.id} was ended from outside: {error.cause}", partial)
-
-    async def approve(
-        self,
-        call: str = "",
-        *,
-        arguments: dict[str, JSON] | None = None,
-        hash: str | None = None,
-        by: str | None = None,
-        reason: str = "",
-    ) -> Receipt:
-        """Approve a call, and return when the run has taken the decision.
-
-        Where no worker answers within 5 s the decision is left with the run, which takes it as soon as one is
-        back; the receipt's `reason` is `queued` then.
-
-        Args:
-            call: Position (`2.1`) or id; "" where only one waits.
-            arguments: Edited arguments; validated and judged again.
-            hash: Of the arguments that were shown; the decision is refused if they are others.
-            by: Who decides. Default: user and host.
-
-        Raises:
-            DecisionRejected: If it did not take: decided already, unknown call, stale hash, invalid edit.
-            RunNotFound: If there is no such run.
-        """
-        decision = Decision(
-            call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason, id=_new_id()
-        )
-        return await self._update(DECIDE, decision)
-
-    async def deny(self, call: str = "", *, by: str | None = None, reason: str = "") -> Receipt:
-        """Deny a call; the model is told. Arguments and errors as for `approve`."""
-        return await self._update(
-            DECIDE, Decision(call=call, approve=False, by=by or whoami(), reason=reason, id=_new_id())
-        )
-
-    async def settle(
-        self,
-        call: str,
-        outcome: Literal["done", "not-done", "retry"],
-        *,
-        result: JSON = None,
-        by: str | None = None,
-        reason: str = "",
-    ) -> Receipt:
-        """Say what became of a call in doubt. Errors as for `approve`."""
-        settlement = Settlement(
-            call=call, outcome=outcome, result=result, by=by or whoami(), reason=reason, id=_new_id()
-        )
-        return await self._update(SETTLE, settlement)
-
-    async def _update(self, name: str, wanted: Decision | Settlement) -> Receipt:
-        try:
-            receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
-                name, wanted, result_type=Receipt, rpc_timeout=_PATIENCE
-            )
-        except WorkflowUpdateRPCTimeoutOrCancelledError:
-            return await self._leave(name, wanted)
-        except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            reason = cause.type or "rejected" if isinstance(cause, ApplicationError) else "rejected"
-            raise DecisionRejected(getattr(cause, "message", str(cause)), reason) from error
-        except RPCError as error:
-            raise self._rpc(error) from error
-        if not receipt.accepted:
-            raise DecisionRejected(receipt.message, receipt.reason)
-        return receipt
-
-    async def _leave(self, name: str, wanted: Decision | Settlement) -> Receipt:
-        """Leave a decision with the run as a signal, which is kept until a worker is there to take it."""
-        try:
-            await self._workflow().signal(name, wanted)
-        except RPCError as error:
-            raise self._rpc(error) from error
-        text = "No worker answered: the decision is kept, and takes effect when one is back."
-        return Receipt(accepted=True, call=wanted.call, reason="queued", message=text)
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to end `cancelled`: what is under way is cancelled, and what it did is kept.
@@ -359,25 +274,39 @@ class RunHandle:
             else:
                 return
 
-    async def resume(self, more: Additions | None = None, *, add_steps: int = 0) -> RunHandle:
-        """Start a closed run again under the same id, from where it stopped. Nothing done is done again.
+    async def resume(
+        self, more: Additions | None = None, *, add_steps: int = 0, reason: str = "", by: str | None = None
+    ) -> RunHandle:
+        """Go on: lift the pause of an open run, or start a closed one again under its id from where it stopped.
+
+        Nothing done is done again. An open run that is not paused is given more. One that paused itself at a limit
+        (`Limits.on_exhausted="ask"`) takes its last turn if it is given nothing.
 
         Args:
-            more: Raises its limits: a run that has used up one of them needs more of it.
+            more: Raises its limits: a closed run that has used up one of them needs more of it.
             add_steps: Short for `Additions(steps=…)`.
+            reason: Why, for the record of an open run.
+            by: Who resumes an open run. Default: user and host.
 
         Raises:
-            PerdureError: If the run is open, or `completed`, or needs more of something.
+            DecisionRejected: If the run is open and neither paused nor given anything.
+            PerdureError: If the run is `completed`, or needs more of something.
             RunNotFound: If there is no such run.
         """
+        add = more or Additions(steps=add_steps)
         described = await self._describe()
         if described.status == WorkflowExecutionStatus.RUNNING:
-            raise PerdureError(f"Run {self.id} is still open; only a closed run can be resumed.")
+            await self._update(RESUME, Resumption(add=add, reason=reason, by=by or whoami(), id=new_id()))
+        else:
+            await self._start_again(described, add)
+        return self
+
+    async def _start_again(self, described: WorkflowExecutionDescription, add: Additions) -> None:
         state = (await self.projection()).state  # the history has it all: no worker has to be there
         assert state is not None  # noqa: S101 - a history begins with the start
         if state.outcome and state.outcome.status == "completed":
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
-        carried = carried_on(state, more or Additions(steps=add_steps))
+        carried = carried_on(state, add)
         if not turns_left(carried):
             raise PerdureError(
                 f"Run {self.id}: {exhausted(carried).reason} Resume it with more, such as --add-steps 5."
@@ -388,7 +317,7 @@ class RunHandle:
             heartbeat=self._client.settings.heartbeat_timeout,
             carried=carried,
         )
-        if _size(self._client.temporal, request) > _LARGEST_INPUT:
+        if size_of(self._client.temporal, request) > LARGEST:
             request = request.model_copy(update={"carried": None, "packed": packed_state(carried)})
         memo, reuse = await described.memo(), WorkflowIDReusePolicy.ALLOW_DUPLICATE
         try:
@@ -399,7 +328,6 @@ class RunHandle:
             )
         except WorkflowAlreadyStartedError as error:
             raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.") from error
-        return self
 
     async def _describe(self) -> WorkflowExecutionDescription:
         try:
@@ -427,23 +355,6 @@ def _unreachable(client: TemporalClient, error: RPCError) -> PerdureError:
     return ConnectionFailed(
         f"The server at {_where(client)} answered {error.status.name}: {error.message.rstrip('.')}."
     )
-
-
-def _new_id() -> str:
-    """Return the id of a decision: it may be sent by two ways."""
-    return secrets.token_hex(8)
-
-
-def whoami() -> str:
-    """Return user and host of this process: who decides, as far as it can tell."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 async def run(

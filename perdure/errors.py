@@ -74,12 +74,12 @@ class RunNotFound(PerdureError):
 
 
 class DecisionRejected(PerdureError):
-    """An approval, denial or settlement did not take.
+    """What somebody said to a run did not take: a decision, a message, a pause.
 
     Args:
         message: Why, for a person.
         reason: `already_decided`, `unknown_call`, `stale_hash`, `invalid_edit`, `not_waiting`, `not_in_doubt`
-            or `closed`.
+            `not_paused`, `already_paused`, `already_cancelled`, `closing`, `empty` or `closed`.
     """
 
     kind = "rejected"

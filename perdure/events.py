@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perdure.messages import JSON, Data, ResultStatus, RunStatus, Usage
+from perdure.budgets import Additions
+from perdure.messages import JSON, Content, Data, ResultStatus, RunStatus, Usage
 
 
 class EventBase(Data):
@@ -193,6 +194,55 @@ class Undone(EventBase):
     attempt: int | None = None
 
 
+class Asked(EventBase):
+    """The model has put a question to the user; the run waits for the answer."""
+
+    type: Literal["asked"]
+    call: str
+    name: str
+    question: str
+
+
+class Answered(EventBase):
+    """A question was answered."""
+
+    type: Literal["answered"]
+    call: str
+    name: str
+    text: str
+    by: str
+    via: Literal["update", "signal"]
+
+
+class Said(EventBase):
+    """A person told the agent something: it reaches the model before its next turn, `now` breaks off this one."""
+
+    type: Literal["said"]
+    content: Content
+    by: str
+    via: Literal["update", "signal"]
+    now: bool = False
+
+
+class Paused(EventBase):
+    """What runs is let finish, and nothing new starts. `by` is "" where a limit was reached; `reason` says which."""
+
+    type: Literal["paused"]
+    by: str = ""
+    via: Literal["update", "signal"] | None = None
+    reason: str = ""
+
+
+class Resumed(EventBase):
+    """A pause was lifted, or an open run given more: `add` was added to its limits."""
+
+    type: Literal["resumed"]
+    add: Additions = Additions()
+    by: str
+    via: Literal["update", "signal"]
+    reason: str = ""
+
+
 class CancelRequested(EventBase):
     """Somebody asked the run to end."""
 
@@ -237,6 +287,11 @@ Event = Annotated[
     | Settled
     | Undoing
     | Undone
+    | Asked
+    | Answered
+    | Said
+    | Paused
+    | Resumed
     | CancelRequested
     | RuntimeFault
     | RunFinished,

@@ -50,6 +50,9 @@ def _may_have_begun(call: states.CallState, tool: ToolSpec) -> bool:
 def fold_model_failure(state: states.RunState, error: BaseException) -> None:
     """Take the final failure of a model call into the state, with the tokens that it has cost."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, CancelledError):
+        turns.interrupt(state)
+        return
     if isinstance(cause, ApplicationError) and cause.details:
         budgets.waste(state, Usage.model_validate(cause.details[0]))
     turns.fail(state, error_type(error), explain(error))

@@ -34,7 +34,7 @@ async def list_runs(temporal: Client, status: str | None, agent: str | None, lim
         query.append(f"{search_attributes.AGENT.name} = '{_quoted(agent)}'")
     if status in _OPEN:
         query.append("ExecutionStatus = 'Running'")
-    if status in ("waiting_approval", "waiting_decision", "budget_exhausted"):
+    if status in (*_OPEN[1:], "budget_exhausted"):
         query.append(f"{search_attributes.STATUS.name} = '{status}'")
     runs: list[RunInfo] = []
     try:

@@ -151,7 +151,7 @@ class ToolCall(Data):
     ask: str | None = None
 
 
-ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped", "staged"]
+ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped", "staged", "waiting"]
 
 
 class ToolResult(Data):
@@ -160,7 +160,8 @@ class ToolResult(Data):
     Attributes:
         call_id: The `ToolCall.id` that it answers.
         name: The tool's name.
-        status: `ok`, `error`, `denied`, `in_doubt`, `cancelled`, `skipped` or `staged`.
+        status: `ok`, `error`, `denied`, `in_doubt`, `cancelled`, `skipped`, `staged`, or `waiting` for one that goes on
+            waiting for a person beside the conversation: what becomes of it is told in a message later.
         content: What the tool returned, as text for the model (JSON unless the tool returned a string).
         size: Bytes of the whole content where `content` is a preview of it; None where it is whole.
         error_type: For `error`: a short word for programs.
@@ -187,11 +188,16 @@ class ToolResult(Data):
 
 
 class UserMessage(Data):
-    """What a person (or, with `source="runtime"`, the runtime) tells the model."""
+    """What a person (or, with `source="runtime"`, the runtime) tells the model.
+
+    Attributes:
+        result: The result that the runtime tells of, of a call whose place in the transcript says that it waits.
+    """
 
     role: Literal["user"]
     content: Content
     source: Literal["user", "runtime"] = "user"
+    result: ToolResult | None = None
 
 
 class AssistantMessage(Data):
@@ -353,6 +359,52 @@ class Settlement(Data):
     result: JSON = None
     by: str = "unknown"
     reason: str = ""
+    id: str = ""
+
+
+class Answer(Data):
+    """A person's answer to a question that the model has put with `ask_user`.
+
+    Attributes:
+        text: The answer: it becomes the call's result.
+        call: The call's position or id; "" where only one question is open.
+        id: As for `Decision`.
+    """
+
+    text: str
+    call: str = ""
+    by: str = "unknown"
+    id: str = ""
+
+
+class Pause(Data):
+    """Let what runs finish, and start nothing new. `id` as for `Decision`."""
+
+    by: str = "unknown"
+    reason: str = ""
+    id: str = ""
+
+
+class Cancellation(Data):
+    """End the run, and keep what it did. `id` as for `Decision`."""
+
+    by: str = "unknown"
+    reason: str = ""
+    id: str = ""
+
+
+class Saying(Data):
+    """What a person tells the agent while it works.
+
+    Attributes:
+        content: Reaches the model before its next turn.
+        now: Break off the model call under way for it, if there is one.
+        id: As for `Decision`.
+    """
+
+    content: Content
+    by: str = "unknown"
+    now: bool = False
     id: str = ""
 
 

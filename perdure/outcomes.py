@@ -16,7 +16,7 @@ from perdure.messages import (
     UserMessage,
 )
 from perdure.reports import ProbeReport, ToolReport
-from perdure.results import short
+from perdure.results import render_result, short
 from perdure.state import CallState, CallStatus, Doubt, Outcome, RunState
 
 
@@ -59,14 +59,21 @@ def close(state: RunState, call: CallState, result: ToolResult) -> None:
 
 def fold_if_all_closed(state: RunState) -> None:
     """Where all calls of the turn have their results, move them into the transcript, in call order."""
-    if state.open_calls:
+    if any(call.status is not CallStatus.CLOSED for call in state.calls):
         return
     if any(call.deferred for call in state.calls):
         _fold_staged(state)
-        return
+    else:
+        end_turn(state)
+
+
+def end_turn(state: RunState) -> None:
+    """Move the turn's results into the transcript, in call order; a call that has none yet is parked."""
     for call in state.calls:
-        assert call.result is not None  # noqa: S101 - closed calls have one
-        state.messages.append(ToolMessage(role="tool", result=call.result))
+        state.messages.append(ToolMessage(role="tool", result=call.result or waiting(call)))
+        if call.result is None:
+            state.parked.append(call)
+            continue
         state.records.append(record_of(call))
     if told := loops.watch(state):
         state.messages.append(UserMessage(role="user", content=told, source="runtime"))
@@ -92,8 +99,26 @@ def _fold_staged(state: RunState) -> None:
 
 def records(state: RunState) -> list[CallRecord]:
     """Return all calls for audit, in call order; staged ones as they stand now."""
-    current = {call.position: record_of(call) for call in state.calls if not call.asks_for_all}
+    current = {call.position: record_of(call) for call in state.all_calls if not call.asks_for_all}
     return list(({record.position: record for record in state.records} | current).values())
+
+
+def waiting(call: CallState) -> ToolResult:
+    """Return what stands in the transcript for a call that goes on waiting for a person."""
+    if call.doubt:
+        text = "It is not known yet whether it was done: a person looks it up. You will be told."
+    else:
+        text = "It was not executed yet: it waits for a person. You will be told what becomes of it."
+    return result_of(call, "waiting", text, suggestion="Do not ask for the same again meanwhile.")
+
+
+def news_of(call: CallState) -> UserMessage:
+    """Return what the model is told of a parked call that has its result now."""
+    assert call.result is not None  # noqa: S101 - closed calls have one
+    decided = call.decision
+    by = f", {'approved' if decided.approve else 'denied'} by {decided.by}" if decided else ""
+    text = f"Call {call.position} {call.call.name}{by}: {render_result(call.result)}"
+    return UserMessage(role="user", content=text, source="runtime", result=call.result)
 
 
 def record_of(call: CallState) -> CallRecord:
@@ -216,12 +241,15 @@ def fold_cancelled(state: RunState, call: CallState) -> None:
 def begin_undoing(state: RunState, outcome: Outcome) -> None:
     """Take into the state that its run was cut off: nothing begins any more, and each look-up begins anew."""
     state.outcome = outcome
-    for call in list(state.calls):
-        if call.status in (CallStatus.ASKING, CallStatus.READY):
+    state.generating = None
+    for call in state.open_calls:
+        if call.status in (CallStatus.ASKING, CallStatus.READY, CallStatus.QUESTION):
             text = "Not executed: the run was ended, and what it had done is undone."
             close(state, call, result_of(call, "cancelled", text))
         elif call.status is CallStatus.PROBING:
             call.status = CallStatus.DOUBTED
+        elif call.status is CallStatus.RUNNING:  # cut off before it could tell
+            call.status, call.doubt = CallStatus.IN_DOUBT, Doubt(message="It was under way.")
 
 
 def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunResult:

@@ -143,6 +143,7 @@ class ToolSpec(Data):
         attempts: For `idempotent`: how often the same key is tried before the outcome is in doubt. `read` is
             tried twice, `unsafe` once.
         result_limit: Bytes of a result that reach the model, at most 200,000; the rest is cut, and it says so.
+        asks_user: Nothing is executed: the user is asked, and the answer is the result.
         polling: It is called over and over for good reason: the loop breaker leaves it out of account.
         fallback: For `read`: the tool that is asked instead, with the same arguments, where this one is not available.
         defer: It is executed after the final answer, once a person has approved all such actions together.
@@ -162,6 +163,7 @@ class ToolSpec(Data):
     probe: bool = False
     in_doubt: Literal["ask", "tell_model"] = "ask"
     result_limit: int = Field(default=65_536, ge=1, le=200_000)
+    asks_user: bool = False
     remote: Remote | None = None
     polling: bool = False
     fallback: str | None = None

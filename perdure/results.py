@@ -92,6 +92,31 @@ def report_of_value(value: Any, call_id: str, name: str, limit: int, order: int 
     return ToolReport(result=result)
 
 
+def render_result(result: ToolResult) -> str:
+    """Return `result` as text for the model.
+
+    An `ok` result is its content; where that is a preview, a line says how much of it is shown. Everything
+    else is a compact JSON object of `status`, `error_type`, `message`, `suggestion` and `note`, in that
+    order, empty ones left out.
+    """
+    if result.status == "ok":
+        lines = [result.content]
+        if result.size is not None:
+            shown = len(result.content.encode("utf-8", "surrogatepass"))
+            lines.append(f"[Cut: {shown} of {result.size} bytes are shown.]")
+        if result.note:
+            lines.append(f"[Note: {result.note}]")
+        return "\n".join(lines)
+    fields = {
+        "status": result.status,
+        "error_type": result.error_type,
+        "message": result.message,
+        "suggestion": result.suggestion,
+        "note": result.note,
+    }
+    return json.dumps({key: value for key, value in fields.items() if value}, ensure_ascii=False, separators=(",", ":"))
+
+
 def bounded(result: RunResult) -> RunResult:
     """Return `result`, the arguments of its calls left out where it would be too large to record."""
     if _size(result) <= _LARGEST_RESULT:

@@ -12,13 +12,26 @@ GO_ON = "The limit was raised: tools can be called again. Go on where you stoppe
 ONCE_MORE = "The run was resumed: what failed may work now. Try it once more, or do something else."
 
 
+_AFRESH = {
+    "outcome": None,
+    "closing": False,
+    "malformed": 0,
+    "generating": None,
+    "paused": None,
+    "short": "",
+    "conceded": False,
+    "cancelling": None,
+}
+"""What is said and done with when a run has ended."""
+
+
 def carried_on(state: RunState, more: Additions) -> RunState:
     """Return the state from which a closed run is resumed: same transcript, no outcome, higher limits.
 
     A call that was under way when the run ended is in doubt, or starts again if it only reads. The loop breaker's
     counters stay; a run that it ended may go one round more before calls are refused again.
     """
-    changed = {"limits": more.to(state.limits), "outcome": None, "closing": False, "malformed": 0}
+    changed = {"limits": more.to(state.limits), **_AFRESH}
     resumed = state.model_copy(deep=True, update=changed)
     resumed.borrowing = state.borrowing.model_copy(update={"over": False, "unfit": False})
     if state.closing:
@@ -26,7 +39,7 @@ def carried_on(state: RunState, more: Additions) -> RunState:
     if state.outcome and state.outcome.failure == loops.NO_PROGRESS:
         resumed.trail = loops.one_more_chance(state)
         resumed.messages.append(UserMessage(role="user", content=ONCE_MORE, source="runtime"))
-    for call in resumed.calls:
+    for call in resumed.open_calls:
         if call.status is CallStatus.RUNNING and call.effect == "read":
             call.status = CallStatus.READY
         elif call.status in (CallStatus.RUNNING, CallStatus.PROBING):

@@ -16,11 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from perdure.messages import (
     JSON,
     CallRecord,
+    Cancellation,
     Content,
     Data,
     DecisionRecord,
     Message,
+    Pause,
     RunStatus,
+    Saying,
     ToolCall,
     ToolResult,
     Usage,
@@ -45,6 +48,7 @@ class CallStatus(StrEnum):
     """Where one call of the current turn stands."""
 
     ASKING = "asking"  # a person has to approve it
+    QUESTION = "question"  # a person has to answer it
     READY = "ready"
     RUNNING = "running"
     DOUBTED = "doubted"  # its outcome is unknown; a probe is due
@@ -54,6 +58,9 @@ class CallStatus(StrEnum):
 
 
 # -- the state ---------------------------------------------------------------------------------------------
+
+
+_FOR_PEOPLE = (CallStatus.ASKING, CallStatus.IN_DOUBT)
 
 
 class Doubt(Data):
@@ -68,7 +75,7 @@ STAGED = "staged"
 
 
 class CallState(BaseModel):
-    """One call of the current turn."""
+    """One call that has no place in the transcript yet."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -118,6 +125,20 @@ class Outcome(Data):
     status: RunStatus
     reason: str | None = None
     failure: str | None = None
+
+
+class Generation(BaseModel):
+    """A model call under way, and what people have said about it meanwhile.
+
+    Attributes:
+        interrupted: Somebody wants it broken off.
+        topped_up: A limit was raised: that the call was refused for lack of budget means nothing any more.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    interrupted: bool = False
+    topped_up: bool = False
 
 
 class TurnSeen(Data):
@@ -245,19 +266,31 @@ class RunState(BaseModel):
     leases: dict[str, Lease] = Field(default_factory=dict[str, Lease])  # lent to children, by run id
     borrowing: Borrowing = Borrowing()
     outcome: Outcome | None = None
-    taken: list[str] = Field(default_factory=list)  # ids of the decisions and settlements that took
+    taken: list[str] = Field(default_factory=list)  # ids of what people have sent and what took
+    generating: Generation | None = None
+    parked: list[CallState] = Field(default_factory=list[CallState])  # calls of earlier turns that wait for a person
+    said: list[Saying] = Field(default_factory=list[Saying])  # what the model has yet to be told
+    paused: Pause | None = None
+    short: str = ""  # the limit at which the run paused itself
+    conceded: bool = False  # it was resumed from there without more: its last turn is next
+    cancelling: Cancellation | None = None
+
+    @property
+    def all_calls(self) -> list[CallState]:
+        """Calls of the current turn and those parked in earlier ones, in call order."""
+        return [*self.parked, *self.calls]
 
     @property
     def open_calls(self) -> list[CallState]:
-        """Calls of the current turn that have no result yet."""
-        return [call for call in self.calls if call.status is not CallStatus.CLOSED]
+        """Those of them that have no result yet."""
+        return [call for call in self.all_calls if call.status is not CallStatus.CLOSED]
 
-    def find(self, name: str) -> CallState | None:
-        """Return the call of the current turn with that position or provider's id; "" means the only one."""
+    def find(self, name: str, *waiting: CallStatus) -> CallState | None:
+        """Return the call with that position or provider's id; "" means the only one that waits so."""
         if not name:
-            waiting = [c for c in self.calls if c.status in (CallStatus.ASKING, CallStatus.IN_DOUBT)]
-            return waiting[0] if len(waiting) == 1 else None
-        return next((call for call in self.calls if name in (call.position, call.call.id)), None)
+            found = [call for call in self.open_calls if call.status in (waiting or _FOR_PEOPLE)]
+            return found[0] if len(found) == 1 else None
+        return next((call for call in self.all_calls if name in (call.position, call.call.id)), None)
 
 
 def begin(

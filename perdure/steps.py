@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from perdure import leases, undoing
-from perdure.budgets import exhausted, turns_left
-from perdure.messages import OpenStatus
+from perdure.budgets import asks_for_more, exhausted, turns_left
+from perdure.messages import AssistantMessage, OpenStatus
 from perdure.state import Amounts, CallState, CallStatus, Outcome, RunState
 
 
@@ -48,6 +48,13 @@ class Borrow:
 
 
 @dataclass(frozen=True, slots=True)
+class AskForMore:
+    """A limit is reached, and the run is to pause itself until a person resumes it. `reason` says which limit."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to start: wait for a call under way, or for a person."""
 
@@ -64,29 +71,69 @@ class Finish:
 UNSETTLED = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
 """A call that may have an effect which is not known yet."""
 
-Step = CallModel | CallTools | Probe | Undo | Borrow | Wait | Finish
+UNDER_WAY = (CallStatus.RUNNING, CallStatus.PROBING)
+"""A call that goes on by itself."""
+
+Step = CallModel | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish
 
 
 def next_step(state: RunState) -> Step:
     """Return what to do next. Pure and total.
 
-    Never returns `CallModel` while a call lacks its result, nor past a limit of the run.
+    Never returns `CallModel` while something is under way, nor past a limit of the run. Where it returns it while
+    calls wait for people, they are to be parked: see `turns.open_turn`.
     """
     if state.outcome and state.outcome.status in ("cancelled", "failed"):
         return _ending(state, state.outcome)
-    for call in state.calls:
+    for call in state.open_calls:
         if call.status is CallStatus.DOUBTED:
             return Probe(call.position, _probe_after(call))
-    if state.outcome:
-        unsettled = any(call.status in UNSETTLED for call in state.calls)
-        return Wait(open_status(state)) if unsettled else Finish(state.outcome)
-    if not state.calls:
-        if wanted := leases.wanted(state):
-            return Borrow(wanted)
-        left = turns_left(state)
-        return Finish(exhausted(state)) if left <= 0 else CallModel(answer_only=left == 1)
-    ready = startable(state)
-    return CallTools(ready) if ready else Wait(open_status(state))
+    outcome = _final(state)
+    held = outcome or state.paused or state.short
+    if not held and (ready := startable(state)):
+        return CallTools(ready)
+    waits = UNSETTLED if outcome else UNDER_WAY
+    if state.generating or any(call.status in waits for call in state.open_calls):
+        return Wait(open_status(state))
+    if outcome:
+        return Finish(outcome)
+    if held:
+        return Wait("paused")
+    return _next_turn(state) if _due(state) else Wait(open_status(state))
+
+
+def _final(state: RunState) -> Outcome | None:
+    """Return the run's outcome. An answer is none yet while something is left that the model is to be told."""
+    outcome = state.outcome
+    answered = outcome is not None and outcome.status == "completed" and outcome.reason is None
+    return None if answered and (state.parked or state.said) else outcome
+
+
+def _due(state: RunState) -> bool:
+    """Return whether the model is to be asked. What a person says does not wait for calls that wait for people."""
+    if any(call.deferred and not call.asks_for_all for call in state.calls):
+        return False
+    if state.said:
+        return True
+    if state.calls:
+        return False
+    last = state.messages[-1]
+    answered = isinstance(last, AssistantMessage) and not last.calls
+    return not answered or len(state.parked) == 0 or any(call.status is CallStatus.CLOSED for call in state.parked)
+
+
+def _next_turn(state: RunState) -> Step:
+    """Return how the model is asked, by what the run may still spend. Its last turn comes when nothing is open."""
+    if wanted := leases.wanted(state):
+        return Borrow(wanted)
+    left = turns_left(state)
+    if left > 1 and not state.conceded:
+        return CallModel()
+    if asks_for_more(state):
+        return AskForMore(exhausted(state).reason or "")
+    if state.open_calls:
+        return Wait(open_status(state))
+    return CallModel(answer_only=True) if left > 0 else Finish(exhausted(state))
 
 
 def _ending(state: RunState, outcome: Outcome) -> Step:
@@ -94,6 +141,8 @@ def _ending(state: RunState, outcome: Outcome) -> Step:
 
     What is in doubt is looked up before; nobody is waited for.
     """
+    if outcome.status == "failed" and any(call.status is CallStatus.RUNNING for call in state.open_calls):
+        return Wait("running")
     if not undoing.wanted(state):
         return Finish(outcome)
     doubted = undoing.looked_up(state)
@@ -119,10 +168,10 @@ def startable(state: RunState) -> tuple[str, ...]:
     A call that waits for approval holds nothing back; one whose outcome is in doubt holds back the effects
     that follow, which may depend on it.
     """
-    side_by_side = sum(call.status is CallStatus.RUNNING and _beside(call) for call in state.calls)
-    busy = any(call.status in UNSETTLED and not _beside(call) for call in state.calls)
+    side_by_side = sum(call.status is CallStatus.RUNNING and _beside(call) for call in state.open_calls)
+    busy = any(call.status in UNSETTLED and not _beside(call) for call in state.open_calls)
     chosen: list[str] = []
-    for call in state.calls:
+    for call in state.open_calls:
         if call.status is not CallStatus.READY:
             continue
         if _beside(call) and side_by_side < state.limits.parallel_reads:
@@ -139,10 +188,12 @@ def _beside(call: CallState) -> bool:
 
 
 def open_status(state: RunState) -> OpenStatus:
-    """Return what an open run is waiting for; a person comes before a running call."""
-    statuses = {call.status for call in state.calls}
+    """Return what an open run is waiting for; a person comes before a running call, but not before the model."""
+    statuses = {call.status for call in state.open_calls if not state.generating}
     if CallStatus.IN_DOUBT in statuses:
         return "waiting_decision"
     if CallStatus.ASKING in statuses:
         return "waiting_approval"
+    if CallStatus.QUESTION in statuses:
+        return "waiting_input"
     return "running"

@@ -390,3 +390,21 @@ def _context_name(function: Callable[..., Any]) -> str | None:
     except Exception:  # noqa: BLE001 - whoever makes the schema says what is wrong with them
         return None
     return next((name for name, hint in hints.items() if hint is ToolContext), None)
+
+
+ask_user = Tool(
+    ToolSpec(
+        name="ask_user",
+        description="Ask the user a question and get their answer. Use it when only the user can tell.",
+        parameters={
+            "type": "object",
+            "properties": {"question": {"type": "string", "description": "The whole question, for a person to read."}},
+            "required": ["question"],
+            "additionalProperties": False,
+        },
+        effect="read",
+        approval="never",
+        asks_user=True,
+    )
+)
+"""Lets the model put a question: the run is `waiting_input` until somebody answers, which costs none of its time."""

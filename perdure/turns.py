@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from perdure import budgets, loops, staging
-from perdure.messages import ToolCall, ToolResult, UserMessage, content_hash
-from perdure.outcomes import close_call, fold_if_all_closed, result_of
+from perdure.messages import ToolCall, ToolResult, Usage, UserMessage, content_hash
+from perdure.outcomes import close_call, end_turn, fold_if_all_closed, news_of, record_of, result_of
 from perdure.reports import ModelTurn
-from perdure.state import CallState, CallStatus, Outcome, RunState
+from perdure.state import CallState, CallStatus, Generation, Outcome, RunState
 
 CUT_OFF = "Your last reply was cut off by the length limit and could not be used. Answer again, more briefly."
 LOOPED = "Your last reply said the same over and over until it was cut off. Answer again, and say each thing once."
@@ -21,6 +21,32 @@ CLOSING = (
 )
 
 
+def open_turn(state: RunState, *, answer_only: bool) -> None:
+    """Make the transcript ready for the model: what still waits is parked, and what came meanwhile is told.
+
+    Results of parked calls come first, then what people said, in the order in which it came.
+    """
+    if any(call.asks_for_all for call in state.calls):
+        state.calls = []  # what is staged is presented again after the next answer
+    _withdraw_questions(state)
+    end_turn(state)
+    for call in [call for call in state.parked if call.status is CallStatus.CLOSED]:
+        state.messages.append(news_of(call))
+        state.records.append(record_of(call))
+        state.parked.remove(call)
+    state.messages.extend(UserMessage(role="user", content=said.content) for said in state.said)
+    state.said, state.outcome, state.generating = [], None, Generation()
+    if answer_only:
+        close_soon(state)
+
+
+def _withdraw_questions(state: RunState) -> None:
+    """Close the questions of the turn: the user has said something else."""
+    for call in state.calls:
+        if call.status is CallStatus.QUESTION:
+            close_call(call, result_of(call, "skipped", "The user wrote a message instead of an answer."))
+
+
 def close_soon(state: RunState) -> None:
     """Tell the model, once, that its next turn is the last one."""
     if not state.closing and state.steps > 0:
@@ -30,6 +56,7 @@ def close_soon(state: RunState) -> None:
 
 def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     """Take a model's reply into the state: its calls, or the answer, or what was wrong with it."""
+    state.generating = None
     state.steps += 1
     budgets.spend(state, turn)
     if turn.finish == "interrupted":
@@ -43,7 +70,7 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     if message.calls:
         _open_calls(state, message.calls, now)
     elif fine:
-        state.outcome = _answered(state)
+        state.outcome = state.outcome or _answered(state)
         staging.present(state, now)
     else:
         cut_off = LOOPED if loops.repeats_itself(message.text) else CUT_OFF
@@ -67,14 +94,28 @@ BUDGET = "budget"
 def fail(state: RunState, failure: str, reason: str) -> None:
     """End the run as `failed`, or as `budget_exhausted` where that is why its model was not asked.
 
-    In the latter case a run that has a parent asks it for more first.
+    Before that, a run that has a parent asks it for more, and one that is to ask people pauses. It just goes on where
+    its limits have been raised since the model was asked.
     """
+    topped_up, state.generating = bool(state.generating and state.generating.topped_up), None
+    if failure == BUDGET and topped_up:
+        return
     if failure == BUDGET and state.borrowing.possible and not state.borrowing.unfit:
         state.borrowing = state.borrowing.model_copy(update={"unfit": True})
+    elif failure == BUDGET and budgets.asks_for_more(state):
+        state.short = reason
     elif failure == BUDGET:
         state.outcome = Outcome(status="budget_exhausted", reason=reason)
     else:
         state.outcome = Outcome(status="failed", reason=reason, failure=failure)
+
+
+def interrupt(state: RunState) -> None:
+    """Take in that a model call was broken off before it could tell what it used."""
+    state.generating = None
+    state.steps += 1
+    state.unpriced = True
+    budgets.waste(state, Usage(estimated=True))
 
 
 def _open_calls(state: RunState, calls: Iterable[ToolCall], now: datetime) -> None:
@@ -103,6 +144,8 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
         close_call(opened, refusal)
     elif tool and tool.defer:
         staging.stage(state, opened)
+    elif tool and tool.asks_user:
+        opened.status, opened.asked_at = CallStatus.QUESTION, now
     elif call.ask is not None:
         opened.status, opened.asked_at = CallStatus.ASKING, now
     _ask_after_reset(state, opened, now)
@@ -126,7 +169,7 @@ def fold_reset(state: RunState, execution: str, now: datetime) -> None:
     """
     state.resets += 1
     state.execution = execution
-    for call in [*state.calls, *state.staged]:
+    for call in [*state.all_calls, *state.staged]:
         if call.order is None:
             if not call.deferred or call.asks_for_all:  # decisions are about the request for all of them
                 call.position = f"{call.position.partition('r')[0]}{_epoch(state)}"

@@ -44,7 +44,7 @@ def note(state: RunState, call: CallState, result: ToolResult) -> None:
 def looked_up(state: RunState) -> list[CallState]:
     """Return the calls that have to be looked up before it is known what there is to undo."""
     due = (CallStatus.DOUBTED, CallStatus.PROBING)
-    return [call for call in state.calls if call.status in due and undoable(state, call.call.name)]
+    return [call for call in state.open_calls if call.status in due and undoable(state, call.call.name)]
 
 
 def due(state: RunState) -> DoneEffect | None:
@@ -69,7 +69,7 @@ def undone(state: RunState) -> list[Undone]:
         return []
     effects = [effect for effect in state.effects if effect.status in ("undone", "failed", "not_known")]
     told = {effect.order: _told(effect.position, effect.name, effect.status, effect.message) for effect in effects}
-    for call in state.calls:
+    for call in state.open_calls:
         if call.status in _OPEN and call.order is not None and undoable(state, call.call.name):
             doubt = call.doubt.message if call.doubt else "It was under way."
             told[call.order] = _told(call.position, call.call.name, "not_known", doubt)

@@ -20,12 +20,18 @@ PROBE = "perdure.probe"
 UNDO = "perdure.undo"
 UNDO_SUFFIX = ":undo"
 """What makes the key of an undoing out of that of the effect."""
+CANCEL_RUN = "perdure.cancel"
 TRANSCRIPT = "transcript"
 STATE = "state"
 DECIDE = "decide"
 SETTLE = "settle"
 LEASE = "lease"
 GRANTED = "granted"
+ANSWER = "answer"
+SAY = "say"
+PAUSE = "pause"
+RESUME = "resume"
+CANCEL = "cancel"
 
 
 def model_queue(task_queue: str, model: str) -> str:

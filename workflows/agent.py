@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from temporalio import workflow
-from temporalio.common import RawValue, SearchAttributeUpdate
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.common import SearchAttributeUpdate
+from temporalio.exceptions import ActivityError, ApplicationError
 
-from perdure import approvals, budgets, outcomes, turns, undoing
+from perdure import approvals, budgets, control, outcomes, turns, undoing
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
-from perdure.messages import Decision, Message, OpenStatus, Receipt, RunResult, Settlement, content_hash
+from perdure.messages import Message, OpenStatus, RunResult, content_hash
 from perdure.reports import UndoReport
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
-from perdure.steps import Borrow, CallModel, CallTools, Finish, Probe, Step, Undo, Wait, next_step
+from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Step, Undo, Wait, next_step
 from perdure.transcripts import Chain
 from perdure.wire import (
-    DECIDE,
-    SETTLE,
     STATE,
     TRANSCRIPT,
     WORKFLOW,
-    JudgeInput,
     ModelInput,
     Page,
     RunRequest,
-    edit_id,
     opening_state,
 )
 from perdure.workflows import calls
 from perdure.workflows.leases import Leases
+from perdure.workflows.people import People
 
 _UNTOUCHED = 3
 """Events of history when a run is decided about for the first time, if nothing went wrong before."""
@@ -46,11 +42,12 @@ _LARGEST_PAGE = 1_000_000
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentWorkflow:
+class AgentWorkflow(People):
     """One run of one agent."""
 
     @workflow.init
     def __init__(self, request: RunRequest) -> None:
+        super().__init__()
         info = workflow.info()
         self.request = request
         self.state = opening_state(request, info.workflow_id, info.original_execution_run_id)
@@ -61,9 +58,9 @@ class AgentWorkflow:
         self._sent = 0
         self._shown: OpenStatus = "running"
         self._changes = 0
-        self._edits = 0
         self._lookups = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._generation: asyncio.Task[None] | None = None
         self._defect: Exception | None = None
         self._now = workflow.now()
         self._clock = budgets.Clock(self.state.ran, self._now)
@@ -86,22 +83,29 @@ class AgentWorkflow:
             step = self._next()
             match step:
                 case CallModel(answer_only):
-                    await self._generate(answer_only=answer_only)
+                    self._generate(answer_only=answer_only)
                 case CallTools(positions):
-                    for position in positions:
-                        self._start(position)
+                    self._start(positions)
                 case Probe(position, after):
                     self._probe(position, after)
                 case Undo(position):
                     self._undo(position)
-                case Borrow(wanted):
-                    await self._leases.ask(wanted)
+                case Borrow() | AskForMore():
+                    await self._ask_for_more(step)
                 case Wait():
                     await self._wait()
                 case Finish(outcome):
-                    return outcome
+                    if await self._is_heard_out():
+                        return outcome
                 case _:
                     assert_never(step)
+
+    async def _is_heard_out(self) -> bool:
+        """Return whether nobody is about to say something by which the run goes on; else wait until it is said."""
+        if workflow.all_handlers_finished() or undoing.wanted(self.state):
+            return True
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return False
 
     def _next(self) -> Step:
         if workflow.cancellation_reason() is not None and not undoing.wanted(self.state):
@@ -113,11 +117,17 @@ class AgentWorkflow:
         self._show(step)
         return step
 
+    async def _ask_for_more(self, step: Borrow | AskForMore) -> None:
+        if isinstance(step, Borrow):
+            await self._leases.ask(step.wanted)
+            return
+        workflow.upsert_memo({control.SHORT: step.reason})
+        control.run_short(self.state, step.reason)
+
     # -- acting --------------------------------------------------------------------------------------------
 
-    async def _generate(self, *, answer_only: bool) -> None:
-        if answer_only:
-            turns.close_soon(self.state)
+    def _generate(self, *, answer_only: bool) -> None:
+        turns.open_turn(self.state, answer_only=answer_only)
         self._chain.extend(self.state.messages)
         length, base = len(self.state.messages), self._sent
         request = ModelInput(
@@ -133,20 +143,21 @@ class AgentWorkflow:
             allowance=budgets.allowance(self.state),
             ran=self.state.ran,
         )
+        self._generation = self._spawn(self._ask_model(request))
+
+    async def _ask_model(self, request: ModelInput) -> None:
         try:
             turn = await calls.model(request, self.state.spec, self.request.heartbeat)
         except ActivityError as error:
-            if is_cancelled_exception(error):
-                raise asyncio.CancelledError from error
             fold_model_failure(self.state, error)
             return
-        self._sent = length
+        self._sent = request.length
         turns.fold_turn(self.state, turn, workflow.now())
 
-    def _start(self, position: str) -> None:
-        call = self._call(position)
-        outcomes.start(self.state, call)
-        self._spawn(self._execute(call))
+    def _start(self, positions: Sequence[str]) -> None:
+        for call in [self._call(position) for position in positions]:
+            outcomes.start(self.state, call)
+            self._spawn(self._execute(call))
 
     async def _execute(self, call: states.CallState) -> None:
         spec = self.state.spec.tool(call.call.name)
@@ -204,10 +215,11 @@ class AgentWorkflow:
             if not undoing.wanted(self.state):
                 raise  # else it ends already, and undoing is not cut off
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Run one call's work; a defect in it is the loop's to raise, so that it can't wedge the run."""
@@ -288,6 +300,8 @@ class AgentWorkflow:
         match step:
             case CallModel() | Borrow():
                 self.phase = Phase.GENERATING
+            case Wait() if self.state.generating:
+                self.phase = Phase.GENERATING
             case Wait() if status != "running":
                 self.phase = Phase.WAITING
             case Undo():
@@ -317,91 +331,6 @@ class AgentWorkflow:
     def whole_state(self) -> RunState:
         """Return the state: what a resumed run starts from."""
         return self.state
-
-    @workflow.update(name=DECIDE, description="Approve or deny a call")
-    async def decide(self, decision: Decision) -> Receipt:
-        """Return whether the decision took."""
-        return await self._settle_or_decide(decision, "update")
-
-    @decide.validator
-    def _check_decision(self, decision: Decision) -> None:
-        self._reject_unless_due(decision)
-
-    @workflow.update(name=SETTLE, description="Say what became of a call in doubt")
-    async def settle(self, settlement: Settlement) -> Receipt:
-        """Return whether the settlement took."""
-        return await self._settle_or_decide(settlement, "update")
-
-    @settle.validator
-    def _check_settlement(self, settlement: Settlement) -> None:
-        self._reject_unless_due(settlement)
-
-    def _reject_unless_due(self, wanted: Decision | Settlement) -> None:
-        receipt = approvals.check(self.state, wanted)
-        if not receipt.accepted and not approvals.premature(receipt):
-            raise ApplicationError(receipt.message, type=receipt.reason, non_retryable=True)
-
-    @workflow.signal(dynamic=True, description="approve, deny or settle, with a JSON object")
-    async def on_signal(self, name: str, arguments: Sequence[RawValue]) -> None:
-        """Take a plain signal; one that can't be understood is left to the projection to show."""
-        wanted = approvals.read_signal(name, [argument.payload.data for argument in arguments])
-        if isinstance(wanted, str):
-            workflow.logger.warning("signal rejected: %s", wanted)
-        else:
-            await self._settle_or_decide(wanted, "signal")
-
-    async def _settle_or_decide(self, wanted: Decision | Settlement, via: approvals.Via) -> Receipt:
-        receipt = await self._check(wanted)
-        wanted = wanted.model_copy(update={"call": receipt.call})
-        if (
-            approvals.takes(receipt)
-            and isinstance(wanted, Decision)
-            and wanted.approve
-            and wanted.arguments is not None
-        ):
-            receipt = await self._judge(wanted)
-        if not approvals.takes(receipt):
-            return receipt
-        if isinstance(wanted, Decision):
-            approvals.apply_decision(self.state, wanted, via, workflow.now())
-        else:
-            approvals.apply_settlement(self.state, wanted)
-        self._changes += 1
-        return receipt
-
-    async def _check(self, wanted: Decision | Settlement) -> Receipt:
-        receipt = approvals.check(self.state, wanted)
-        if not receipt.accepted and approvals.premature(receipt):
-            with contextlib.suppress(TimeoutError):
-                await workflow.wait_condition(
-                    lambda: approvals.check(self.state, wanted).accepted,
-                    timeout=approvals.EARLY,
-                    timeout_summary=approvals.EARLY_SUMMARY,
-                )
-            receipt = approvals.check(self.state, wanted)
-        return receipt
-
-    async def _judge(self, decision: Decision) -> Receipt:
-        """Return the receipt of a decision with edited arguments: they may not fit, or it came too late."""
-        call = self._call(decision.call)
-        tools = [tool for tool in self.state.spec.tools if tool.name == call.call.name]
-        spec = self.state.spec.model_copy(update={"tools": tools, "instructions": ""})
-        request = JudgeInput(agent=self._agent, spec=spec, tool=call.call.name, arguments=decision.arguments or {})
-        try:
-            judgement = await calls.judge(request, self._edit_id(call.position), self.request.heartbeat)
-        except ActivityError as error:
-            return Receipt(accepted=False, call=decision.call, reason="invalid_edit", message=explain(error))
-        if judgement.problem:
-            text = judgement.problem.message
-            return Receipt(accepted=False, call=decision.call, reason="invalid_edit", message=text)
-        return approvals.check(self.state, decision)
-
-    def _edit_id(self, position: str) -> str:
-        """Return an activity id of its own for each edit: two people may edit the same call at once."""
-        if update := workflow.current_update_info():
-            return edit_id(position, f"update {update.id}")
-        self._edits += 1
-        return edit_id(position, f"signal {self._edits}")
 
 
 def _tag(status: str) -> None:

@@ -14,6 +14,7 @@ from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.state import CallState, DoneEffect
 from perdure.wire import (
+    CANCEL_RUN,
     JUDGE,
     MODEL,
     PROBE,
@@ -196,6 +197,20 @@ async def undo(effect: DoneEffect, spec: ToolSpec, agent: str, heartbeat: timede
         summary=f"undo call {effect.position} ({spec.name})",
     )
     return report
+
+
+async def cancel_run(reason: str) -> None:
+    """Ask the engine to cancel this run; the request comes back as anybody's would."""
+    handle = workflow.start_activity(
+        CANCEL_RUN,
+        reason,
+        activity_id="cancel",
+        start_to_close_timeout=_SLACK,
+        retry_policy=_FOREVER,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary="cancel this run",
+    )
+    await _outcome(handle)
 
 
 async def judge(request: JudgeInput, activity_id: str, heartbeat: timedelta) -> Judgement:

@@ -23,8 +23,8 @@ from perdure.messages import (
 )
 from perdure.models import ModelReply, ModelRequest
 from perdure.models.dialect import EMPTY_REPLY, Names, function, level_calls, to_text, tool_choice, usage_or_estimate
-from perdure.models.render import render_result
 from perdure.policies import ModelSettings
+from perdure.results import render_result
 
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details")
 """Where servers put a model's reasoning: DeepSeek, Qwen and older vLLM; vLLM; OpenRouter."""

@@ -24,8 +24,8 @@ from perdure.messages import (
 )
 from perdure.models import ModelReply, ModelRequest, RawCall
 from perdure.models.dialect import EMPTY_REPLY, Names, function, level_calls, to_text, tool_choice, usage_or_estimate
-from perdure.models.render import render_result
 from perdure.policies import ModelSettings
+from perdure.results import render_result
 
 _PARTS = {"reasoning": "reasoning", "message": "text", "function_call": "call"}
 

@@ -17,7 +17,9 @@ from perdure.errors import DecisionRejected, RunNotFound
 if TYPE_CHECKING:
     from perdure.cli.standing import Request
     from perdure.client import Client, RunHandle
-    from perdure.messages import Decision, Receipt, Settlement
+    from perdure.messages import Answer, Decision, Pause, Receipt, Saying, Settlement
+
+    Sent = Answer | Decision | Pause | Saying | Settlement
 
 AT_ONCE = 10
 """Runs read side by side."""
@@ -32,7 +34,7 @@ def approvals(
     limit: Annotated[int, typer.Option(min=1, help="Look at so many open runs at most, the newest.")] = 500,
     as_json: AsJSON = False,
 ) -> None:
-    """List everything that waits for a person, over all runs: approvals, and calls whose outcome is unknown."""
+    """List everything that waits for a person, over all runs: approvals, questions, calls whose outcome is unknown."""
     session.finish(_list(limit, as_json))
 
 
@@ -50,21 +52,21 @@ def approve(
     as_json: AsJSON = False,
 ) -> None:
     """Approve a call, as it is or with other arguments."""
-    from perdure.client import whoami
     from perdure.messages import Decision
+    from perdure.speaking import whoami
 
     arguments = _arguments(args, args_file)
     decision = Decision(call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason)
-    session.finish(_decide(run_id, decision, "approved", as_json))
+    session.finish(deliver(run_id, decision, "approved", as_json))
 
 
 def deny(run_id: RunId, call: CallId = "", by: By = None, reason: Reason = "", as_json: AsJSON = False) -> None:
     """Deny a call; the model is told so, and why."""
-    from perdure.client import whoami
     from perdure.messages import Decision
+    from perdure.speaking import whoami
 
     decision = Decision(call=call, approve=False, by=by or whoami(), reason=reason)
-    session.finish(_decide(run_id, decision, "denied", as_json))
+    session.finish(deliver(run_id, decision, "denied", as_json))
 
 
 def settle(
@@ -79,12 +81,12 @@ def settle(
     as_json: AsJSON = False,
 ) -> None:
     """Say what became of a call whose outcome nobody knows."""
-    from perdure.client import whoami
     from perdure.messages import Settlement
+    from perdure.speaking import whoami
 
     returned = None if result is None else read_json(result, "--result")
     settlement = Settlement(call=call, outcome=outcome, result=returned, by=by or whoami(), reason=reason)
-    session.finish(_decide(run_id, settlement, f"settled as {outcome}", as_json))
+    session.finish(deliver(run_id, settlement, f"settled as {outcome}", as_json))
 
 
 def _arguments(text: str | None, file: Path | None) -> dict[str, Any] | None:
@@ -103,8 +105,8 @@ def _arguments(text: str | None, file: Path | None) -> dict[str, Any] | None:
 # -- delivering ------------------------------------------------------------------------------------------------------
 
 
-async def _decide(run_id: str, wanted: Decision | Settlement, what: str, as_json: bool) -> None:
-    """Deliver a decision, and say whether a worker has taken it or will.
+async def deliver(run_id: str, wanted: Sent, what: str, as_json: bool) -> None:
+    """Deliver what a person says to a run, and say whether a worker has taken it or will.
 
     Raises:
         DecisionRejected: If it did not take, or would not.
@@ -112,33 +114,41 @@ async def _decide(run_id: str, wanted: Decision | Settlement, what: str, as_json
     client = await session.connect()
     handle = client.handle(run_id)
     call = await _would_take(handle, wanted)
-    receipt = await _send(handle, wanted.model_copy(update={"call": call}))
+    receipt = await _send(handle, wanted, call)
     queued = receipt.reason == "queued"
     if as_json:
-        emit({"run_id": run_id, "call": call, "outcome": what, "queued": queued})
+        emit({"run_id": run_id, **({"call": call} if call else {}), "outcome": what, "queued": queued})
     else:
-        say(f"Call {safe(call)} of {safe(run_id)}: {what}.{' ' + receipt.message if queued else ''}")
+        subject = f"Call {safe(call)} of {safe(run_id)}" if call else f"Run {safe(run_id)}"
+        say(f"{subject}: {what}.{' ' + receipt.message if queued else ''}")
 
 
-async def _send(handle: RunHandle, wanted: Decision | Settlement) -> Receipt:
-    from perdure.messages import Settlement
+async def _send(handle: RunHandle, wanted: Sent, call: str) -> Receipt:
+    from perdure.messages import Answer, Decision, Pause, Saying, Settlement
 
-    call, by, why = wanted.call, wanted.by, wanted.reason
-    if isinstance(wanted, Settlement):
-        return await handle.settle(call, wanted.outcome, result=wanted.result, by=by, reason=why)
-    if wanted.approve:
-        return await handle.approve(call, arguments=wanted.arguments, hash=wanted.hash, by=by, reason=why)
-    return await handle.deny(call, by=by, reason=why)
+    match wanted:
+        case Answer():
+            return await handle.answer(wanted.text, call, by=wanted.by)
+        case Saying():
+            return await handle.say(wanted.content, now=wanted.now, by=wanted.by)
+        case Pause():
+            return await handle.pause(by=wanted.by, reason=wanted.reason)
+        case Settlement(by=by, reason=why):
+            return await handle.settle(call, wanted.outcome, result=wanted.result, by=by, reason=why)
+        case Decision(by=by, reason=why) if wanted.approve:
+            return await handle.approve(call, arguments=wanted.arguments, hash=wanted.hash, by=by, reason=why)
+        case Decision(by=by, reason=why):
+            return await handle.deny(call, by=by, reason=why)
 
 
-async def _would_take(handle: RunHandle, wanted: Decision | Settlement) -> str:
+async def _would_take(handle: RunHandle, wanted: Sent) -> str:
     """Return the call that is meant, by the run's history alone, so that a wrong one is told at once."""
-    from perdure import approvals
+    from perdure import control
 
     projection = await handle.projection()
     if projection.ended or projection.state is None:
         raise DecisionRejected(f"Run {handle.id} has ended.", "closed")
-    receipt = approvals.check(projection.state, wanted)
+    receipt = control.check(projection.state, wanted)
     if not receipt.accepted:
         raise DecisionRejected(receipt.message, receipt.reason)
     return receipt.call
@@ -165,7 +175,7 @@ async def _list(limit: int, as_json: bool) -> None:
 async def _requests(client: Client, limit: int) -> list[Request]:
     """Return what the open runs want of people, the oldest request first."""
     # A run may ask about one call while it executes another: it is `running` then.
-    statuses = ("waiting_approval", "waiting_decision", "running")
+    statuses = ("waiting_approval", "waiting_decision", "waiting_input", "paused", "running")
     found = await asyncio.gather(*(client.list_runs(status=status, limit=limit) for status in statuses))
     runs = list({run.id: None for listed in found for run in listed})
     if len(runs) > limit:

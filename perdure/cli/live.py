@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Coroutine
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from perdure import events as ev
 from perdure.cli import prompt, session, standing, story
@@ -33,7 +33,8 @@ class Board:
         self.phase = "starting"
         self.phase_since = datetime.now(UTC)
         self.tools: dict[str, tuple[str, datetime]] = {}
-        self.open: dict[str, ev.ApprovalRequested | ev.InDoubt] = {}
+        self.open: dict[str, prompt.Open] = {}
+        self.paused = False
         self.usage = Usage()
         self.trouble: list[str] = []
 
@@ -51,11 +52,13 @@ class Board:
             case ev.ToolFinished():
                 self.tools.pop(event.call, None)
                 self.open.pop(event.call, None)
-            case ev.ApprovalRequested() | ev.InDoubt():
+            case ev.ApprovalRequested() | ev.InDoubt() | ev.Asked():
                 self.tools.pop(event.call, None)
                 self.open[event.call] = event
-            case ev.ApprovalDecided() | ev.Settled():
+            case ev.ApprovalDecided() | ev.Settled() | ev.Answered():
                 self.open.pop(event.call, None)
+            case ev.Paused() | ev.Resumed():
+                self.paused = isinstance(event, ev.Paused)
             case ev.CancelRequested():
                 self._enter("cancelling", event.time)
             case ev.Undoing():
@@ -71,6 +74,8 @@ class Board:
         doing = [f"{name} {span(now - since)}" for name, since in list(self.tools.values())]
         if self.open:
             doing.append(f"waiting for {', '.join(f'{event.call} {event.name}' for event in list(self.open.values()))}")
+        if self.paused:
+            doing.append("paused")
         activity = ", ".join(doing) or f"{self.phase} {span(now - self.phase_since)}"
         total = span(now - self.begun) if self.begun else ""
         return one_line(f"{activity} · {story.tokens(self.usage)} · {total}", 1000)
@@ -188,7 +193,11 @@ class Follower:
         async for event in self._handle.events(self._last):
             self._last = event.position
             self._take(event)
-            if self._no_wait and self._board.open and standing.waits(await self._handle.projection()):
+            if (
+                self._no_wait
+                and (self._board.open or self._board.paused)
+                and standing.waits(await self._handle.projection())
+            ):
                 return None
         return (await self._handle.projection()).result()
 
@@ -205,19 +214,22 @@ class Follower:
         self._board.take(event)
         if not isinstance(event, ev.ModelStarted):
             self._screen.say(story.line(event, self._board.begun or event.time, sys.stderr))
-        if isinstance(event, ev.ApprovalRequested | ev.InDoubt):
+        if isinstance(event, prompt.Open):
             self._show_request(event)
-        if self._asking is None and self._ask and isinstance(event, ev.ApprovalRequested | ev.InDoubt):
+        if self._asking is None and self._ask and isinstance(event, prompt.Open):
             self._asking = asyncio.create_task(self._answer_requests())
         self._screen.refresh()
 
-    def _show_request(self, event: ev.ApprovalRequested | ev.InDoubt) -> None:
+    def _show_request(self, event: prompt.Open) -> None:
         approval = isinstance(event, ev.ApprovalRequested)
+        wants: Literal["approval", "answer", "settlement"] = (
+            "approval" if approval else "answer" if isinstance(event, ev.Asked) else "settlement"
+        )
         request = standing.Request(
             run_id=event.run_id,
             call=event.call,
             tool=event.name,
-            wants="approval" if approval else "settlement",
+            wants=wants,
             arguments=event.arguments if isinstance(event, ev.ApprovalRequested) else {},
             why="",
             hash="",
@@ -246,14 +258,12 @@ class Follower:
         self._screen.show()
         self._asking = None
 
-    def _close(self, event: ev.ApprovalRequested | ev.InDoubt) -> None:
+    def _close(self, event: prompt.Open) -> None:
         """Take a request off the board; a later one about the same call stays."""
         if self._board.open.get(event.call) is event:
             del self._board.open[event.call]
 
-    async def _unless_decided(
-        self, event: ev.ApprovalRequested | ev.InDoubt, answering: Coroutine[Any, Any, bool]
-    ) -> bool:
+    async def _unless_decided(self, event: prompt.Open, answering: Coroutine[Any, Any, bool]) -> bool:
         """Return whether to go on asking; stop asking if somebody else has decided meanwhile."""
         task = asyncio.create_task(answering)
         try:

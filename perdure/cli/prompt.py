@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from perdure.cli.output import Misuse, as_json, one_line, safe
 from perdure.errors import DecisionRejected
-from perdure.events import ApprovalRequested, InDoubt
+from perdure.events import ApprovalRequested, Asked, InDoubt
 
 if TYPE_CHECKING:
     from perdure.client import RunHandle
     from perdure.messages import Receipt
+
+
+Open = ApprovalRequested | Asked | InDoubt
+"""What a person is asked."""
 
 
 class Screen(Protocol):
@@ -34,7 +38,7 @@ class Screen(Protocol):
 class Asking:
     """One request of a run, and the person who may answer it."""
 
-    def __init__(self, handle: RunHandle, event: ApprovalRequested | InDoubt, screen: Screen) -> None:
+    def __init__(self, handle: RunHandle, event: Open, screen: Screen) -> None:
         self._handle = handle
         self._event = event
         self._screen = screen
@@ -44,7 +48,7 @@ class Asking:
         """Ask until the request is answered; return False if the person wants to be asked no more."""
         while True:
             try:
-                receipt = await (self._approval() if isinstance(self._event, ApprovalRequested) else self._settlement())
+                receipt = await self._asked()
             except EOFError:
                 return False
             except (DecisionRejected, Misuse) as error:
@@ -57,10 +61,21 @@ class Asking:
                 if receipt:
                     return True
 
-    async def _approval(self) -> Receipt | None:
-        assert isinstance(self._event, ApprovalRequested)  # noqa: S101
-        call, shown = self._event.call, self._event.hash
-        question = f"Approve {call} {safe(self._event.name)}? [y]es, [n]o, [e]dit and approve, [l]ater: "
+    async def _asked(self) -> Receipt | None:
+        match self._event:
+            case ApprovalRequested():
+                return await self._approval(self._event)
+            case Asked():
+                text = await self._line(f"Answer {self._event.call} (nothing: later): ")
+                if not text:
+                    raise EOFError
+                return await self._handle.answer(text, self._event.call)
+            case InDoubt():
+                return await self._settlement()
+
+    async def _approval(self, event: ApprovalRequested) -> Receipt | None:
+        call, shown = event.call, event.hash
+        question = f"Approve {call} {safe(event.name)}? [y]es, [n]o, [e]dit and approve, [l]ater: "
         match await self._choice(question):
             case "y":
                 return await self._handle.approve(call, hash=shown)

@@ -96,9 +96,9 @@ def _head(
     rows = [
         ("Run", paint(safe(projection.run_id), "bold", stream)),
         ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
-        ("Task", one_line(_words(_first(state)), 300)),
+        ("Task", one_line(story.words(_first(state)), 300)),
         ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
-        ("Reason", one_line(result.reason or "", 1000)),
+        ("Reason", one_line(result.reason or _held(state), 1000)),
         ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),
         (
             "Used",
@@ -109,15 +109,16 @@ def _head(
     yield from (f"{name:<9}{text}" for name, text in rows if text)
 
 
+def _held(state: RunState) -> str:
+    """Return why an open run is paused, if it is."""
+    by = f"paused by {state.paused.by}" if state.paused else ""
+    why = state.paused.reason if state.paused else ""
+    return ". ".join(part for part in (f"{by}: {why}" if why else by, state.short) if part)
+
+
 def _first(state: RunState) -> Content:
     first = state.messages[0] if state.messages else None
     return first.content if isinstance(first, UserMessage) else ""
-
-
-def _words(content: Content) -> str:
-    if isinstance(content, str):
-        return content
-    return " ".join(part.text if part.kind == "text" else f"[{part.kind}]" for part in content)
 
 
 def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
@@ -132,6 +133,8 @@ def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
                 positions |= {call.id: f"{step}.{index}" for index, call in enumerate(message.calls, 1)}
             case ToolMessage():
                 results[positions.get(message.result.call_id, message.result.call_id)] = message.result
+            case UserMessage(result=ToolResult() as result):  # of a call that was parked
+                results[positions.get(result.call_id, result.call_id)] = result
             case UserMessage():
                 pass
     return results
@@ -144,7 +147,7 @@ def _result(call: CallRecord, results: dict[str, ToolResult]) -> ToolResult | No
 
 
 def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
-    results = _results(state.messages) | {call.position: call.result for call in state.calls if call.result}
+    results = _results(state.messages) | {call.position: call.result for call in state.all_calls if call.result}
     for call in result.calls:
         yield f"  {call.position:<5} {story.signature(call.name, call.arguments, 500)}"
         yield f"        {story.status_word(call.status, stream)}"
@@ -166,7 +169,7 @@ def _transcript(messages: Sequence[Message], stream: TextIO) -> Iterator[str]:
     for message in messages:
         match message:
             case UserMessage():
-                yield f"  {paint(message.source, 'cyan', stream)}  {safe(_words(message.content))}"
+                yield f"  {paint(message.source, 'cyan', stream)}  {safe(story.words(message.content))}"
             case AssistantMessage():
                 calls = [story.signature(call.name, call.arguments, 2000) for call in message.calls]
                 yield (

@@ -88,11 +88,12 @@ def resume(
     add_input_tokens: Annotated[int, typer.Option(min=0, help="Raise the limit of tokens sent.")] = 0,
     add_output_tokens: Annotated[int, typer.Option(min=0, help="Raise the limit of tokens received.")] = 0,
     add_minutes: Annotated[float, typer.Option(min=0, help="Raise the limit of time.")] = 0,
+    reason: Annotated[str, typer.Option(help="Why, for the record of a paused run.")] = "",
     detach: Detach = False,
     no_wait: NoWait = False,
     as_json: AsJSON = False,
 ) -> int:
-    """Go on with a run that failed, was cancelled or used up its budget; nothing done is done again."""
+    """Go on with a run that is paused, failed, was cancelled or used up its budget; nothing done is done again."""
     settings = session.settings()
     more = Additions(
         steps=add_steps,
@@ -101,7 +102,7 @@ def resume(
         output_tokens=add_output_tokens,
         wall_time=timedelta(minutes=add_minutes),
     )
-    handle = session.finish(_resume(settings, run_id, more))
+    handle = session.finish(_resume(settings, run_id, more, reason))
     if detach:
         emit({"run_id": run_id}) if as_json else data(run_id)
         return DONE
@@ -174,9 +175,9 @@ def _before(handle: RunHandle) -> str:
     return "" if handle.same_task else ", for another task"
 
 
-async def _resume(settings: Settings, run_id: str, more: Additions) -> RunHandle:
+async def _resume(settings: Settings, run_id: str, more: Additions, reason: str) -> RunHandle:
     client = await session.connect(settings)
-    return await client.handle(run_id).resume(more)
+    return await client.handle(run_id).resume(more, reason=reason)
 
 
 def _follow(settings: Settings, run: RunHandle, *, file: str | None = None, no_wait: bool, as_json: bool) -> int:

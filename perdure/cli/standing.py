@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 
 from perdure.cli import session
 from perdure.errors import ConnectionFailed
-from perdure.events import ApprovalRequested, InDoubt
+from perdure.events import ApprovalRequested, Asked, InDoubt
 from perdure.messages import JSON
 from perdure.state import CallState, CallStatus
 from perdure.steps import Wait, next_step
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What a run wants of a person: an approval, or the settlement of a call in doubt.
+    """What a run wants of a person: an approval, the answer to a question, or the settlement of a call in doubt.
 
     Attributes:
         why: The policy that asks, or why the outcome is unknown.
@@ -42,7 +42,7 @@ class Request:
     run_id: str
     call: str
     tool: str
-    wants: Literal["approval", "settlement"]
+    wants: Literal["approval", "answer", "settlement"]
     arguments: dict[str, JSON]
     why: str
     hash: str
@@ -53,6 +53,8 @@ class Request:
     def commands(self) -> list[str]:
         """The exact commands that answer it."""
         call = f"{shlex.quote(self.run_id)} {self.call}"
+        if self.wants == "answer":
+            return [f"perdure answer {shlex.quote(self.run_id)} TEXT --call {self.call}"]
         if self.wants == "approval":
             return [f"perdure approve {call}", f"perdure deny {call}"]
         return [f"perdure settle {call} {outcome}" for outcome in ("done", "not-done", "retry")]
@@ -92,29 +94,38 @@ def status(projection: Projection) -> str:
 
 def waits(projection: Projection) -> bool:
     """Return whether nothing goes on in the run until a person answers."""
-    return status(projection).startswith("waiting_")
+    return status(projection).startswith(("waiting_", "paused"))
 
 
 def requests(projection: Projection) -> Iterator[Request]:
     """Yield what an open run wants of people, in call order."""
     if projection.ended or projection.state is None:
         return
-    since = {event.call: event.time for event in projection.events if isinstance(event, ApprovalRequested | InDoubt)}
-    for call in projection.state.calls:
-        if call.status in (CallStatus.ASKING, CallStatus.IN_DOUBT):
+    since = {
+        event.call: event.time for event in projection.events if isinstance(event, ApprovalRequested | Asked | InDoubt)
+    }
+    for call in projection.state.open_calls:
+        if call.status in _WANTS:
             yield _request(projection.run_id, call, since.get(call.position))
 
 
+_WANTS: dict[CallStatus, Literal["approval", "answer", "settlement"]] = {
+    CallStatus.ASKING: "approval",
+    CallStatus.QUESTION: "answer",
+    CallStatus.IN_DOUBT: "settlement",
+}
+
+
 def _request(run_id: str, call: CallState, since: datetime | None) -> Request:
-    approval = call.status is CallStatus.ASKING
+    wants = _WANTS[call.status]
     doubt = call.doubt.message if call.doubt else ""
     return Request(
         run_id=run_id,
         call=call.position,
         tool=call.call.name,
-        wants="approval" if approval else "settlement",
+        wants=wants,
         arguments=call.arguments,
-        why=(call.call.ask or "") if approval else doubt,
+        why=(call.call.ask or "") if wants == "approval" else doubt,
         hash=call.hash,
         key=call.key,
         since=since,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
 from typing import Literal, TextIO, assert_never
 
 from perdure import events as ev
+from perdure.budgets import Additions
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.cli.standing import Attempt, Request
-from perdure.messages import JSON, Usage
+from perdure.messages import JSON, Content, Usage
 
 INDENT = " " * 18
 COLOURS = {
@@ -29,6 +30,8 @@ COLOURS = {
     "waiting_approval": "cyan",
     "waiting_decision": "cyan",
     "waiting_input": "cyan",
+    "waiting": "cyan",
+    "paused": "yellow",
 }
 
 
@@ -108,6 +111,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.Undone():
             tried = f", attempt {event.attempt}" if event.attempt and event.attempt > 1 else ""
             return f"{safe(event.name)} {undone_word(event.status, stream)}{tried}{_because(event.message or '')}"
+        case ev.Asked() | ev.Answered() | ev.Said() | ev.Paused() | ev.Resumed():
+            return _spoken(event, stream)
         case ev.CancelRequested():
             return f"cancellation asked for{_because(event.reason)}"
         case ev.RuntimeFault():
@@ -117,6 +122,42 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"{status_word(event.status, stream)}, {used}{_because(event.reason or '')}"
         case _:
             assert_never(event)
+
+
+def _spoken(event: ev.Asked | ev.Answered | ev.Said | ev.Paused | ev.Resumed, stream: TextIO) -> str:
+    match event:
+        case ev.Asked():
+            return f"{paint(safe(event.name), 'bold', stream)} waits for an answer{_because(event.question)}"
+        case ev.Answered():
+            return f"{safe(event.name)} answered by {safe(event.by)} ({event.via}){_because(event.text)}"
+        case ev.Said():
+            now = ", breaking in" if event.now else ""
+            return f"{paint(safe(event.by), 'cyan', stream)} says ({event.via}{now}){_because(words(event.content))}"
+        case ev.Paused():
+            by = f"by {safe(event.by)} ({event.via})" if event.by else "at a limit, until it is resumed"
+            return f"{status_word('paused', stream)} {by}{_because(event.reason)}"
+        case ev.Resumed():
+            more = f" with {', '.join(added(event.add))} more" if added(event.add) else ""
+            return f"resumed by {safe(event.by)} ({event.via}){more}{_because(event.reason)}"
+
+
+def added(more: Additions) -> list[str]:
+    """Return what is added to a run's limits, in words."""
+    amounts = {
+        "steps": f"{more.steps:,} steps",
+        "input_tokens": f"{more.input_tokens:,} tokens in",
+        "output_tokens": f"{more.output_tokens:,} tokens out",
+        "usd": f"{more.usd} USD",
+        "wall_time": span(more.wall_time),
+    }
+    return [text for name, text in amounts.items() if getattr(more, name)]
+
+
+def words(content: Content) -> str:
+    """Return what a person says as text; images and files by their kind."""
+    if isinstance(content, str):
+        return content
+    return " ".join(part.text if part.kind == "text" else f"[{part.kind}]" for part in content)
 
 
 def _reason(tool: str, why: str) -> str:
@@ -145,9 +186,19 @@ def _finished(event: ev.ToolFinished, stream: TextIO) -> str:
     return f"{safe(event.name)} {status_word(event.status, stream)}{took}{tried}{_because(event.message or '')}"
 
 
+_NOUNS = {
+    "approve": "approval",
+    "deny": "denial",
+    "settle": "settlement",
+    "decide": "decision",
+    "say": "message",
+    "resume": "resumption",
+    "cancel": "cancellation",
+}
+
+
 def _refused(event: ev.DecisionRefused, stream: TextIO) -> str:
-    words = {"approve": "approval", "deny": "denial", "settle": "settlement", "decide": "decision"}
-    what = f"{words.get(event.name, safe(event.name))}{f' by {safe(event.by)}' if event.by else ''}"
+    what = f"{_NOUNS.get(event.name, safe(event.name))}{f' by {safe(event.by)}' if event.by else ''}"
     return f"{what} ({event.via}) was {paint('refused', 'yellow', stream)}{_because(event.reason)}"
 
 
@@ -165,6 +216,8 @@ def _decided(event: ev.ApprovalDecided, stream: TextIO) -> str:
 def request_lines(request: Request, stream: TextIO, indent: str = "  ") -> list[str]:
     """Return a request with its arguments, whole, and the commands that answer it."""
     since = f" since {moment(request.since)}" if request.since else ""
+    if request.wants == "answer":
+        return [*_question_lines(request, since, stream, indent)]
     wants = "waits for approval" if request.wants == "approval" else "is in doubt"
     head = f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} {wants}{since}"
     mark = f"hash {request.hash}" if request.wants == "approval" else f"key {safe(request.key)}"
@@ -176,6 +229,12 @@ def request_lines(request: Request, stream: TextIO, indent: str = "  ") -> list[
         f"{inner}{paint(mark, 'dim', stream)}",
         *(f"{inner}{paint(command, 'cyan', stream)}" for command in request.commands),
     ]
+
+
+def _question_lines(request: Request, since: str, stream: TextIO, indent: str) -> Iterator[str]:
+    question = one_line(str(request.arguments.get("question", "")), 2000)
+    yield f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} waits for an answer{since}: {question}"
+    yield from (f"{indent}     {paint(command, 'cyan', stream)}" for command in request.commands)
 
 
 def attempt_line(attempt: Attempt, now: datetime) -> str:

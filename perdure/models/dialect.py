@@ -12,7 +12,7 @@ from typing import Any, cast
 from perdure.errors import ModelError
 from perdure.messages import JSON, AssistantMessage, Content, Message, TextPart, ToolMessage, Usage, UserMessage
 from perdure.models import ModelReply, ModelRequest, RawCall
-from perdure.models.render import render_result
+from perdure.results import render_result
 
 NAME_LIMIT = 64
 DESCRIPTION_LIMIT = 1024

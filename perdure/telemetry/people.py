@@ -1,15 +1,15 @@
-"""What people decide, as a run's history tells it: signals, updates, and the timers that stand for nobody's answer."""
+"""What people say to a run, as its history tells it: signals, updates, and the timers that stand for no answer."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, assert_never
 
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter
 
-from perdure import approvals
+from perdure import approvals, control
 from perdure import events as ev
-from perdure.messages import Decision, Receipt, Settlement
+from perdure.messages import Answer, Cancellation, Decision, Pause, Receipt, Saying, Settlement
 from perdure.reports import Judgement
 from perdure.state import CallState, CallStatus
 from perdure.telemetry.telling import Telling
@@ -17,15 +17,15 @@ from perdure.wire import edit_id
 
 
 class People(Telling):
-    """The part of a projection that takes decisions and settlements."""
+    """The part of a projection that takes what people say."""
 
     def __init__(self, run_id: str, converter: DataConverter) -> None:
         super().__init__(run_id, converter)
-        self._updates: dict[str, Decision | Settlement] = {}
+        self._updates: dict[str, control.Wanted] = {}
         self._edits: dict[str, Decision] = {}
         self._edits_so_far = 0
         self._timers: dict[int, str] = {}
-        self._early: list[tuple[str, Decision | Settlement]] = []
+        self._early: list[tuple[str, control.Wanted]] = []
 
     async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
         payloads = (
@@ -34,11 +34,11 @@ class People(Telling):
             else attributes.input.payloads
         )
         name = attributes.signal_name
-        wanted = approvals.read_signal(name, [payload.data for payload in payloads])
+        wanted = control.read_signal(name, [payload.data for payload in payloads])
         if isinstance(wanted, str):
             self._refuse(name, "signal", wanted)
             return
-        receipt = approvals.check(self._require(), wanted)
+        receipt = control.check(self._require(), wanted)
         if not receipt.accepted and approvals.premature(receipt):
             self._early.append((name, wanted))
         elif not receipt.accepted:
@@ -46,21 +46,22 @@ class People(Telling):
         elif approvals.takes(receipt):
             self._take_signal(wanted, receipt)
 
-    def _take_signal(self, wanted: Decision | Settlement, receipt: Receipt) -> None:
-        wanted = wanted.model_copy(update={"call": receipt.call})
+    def _take_signal(self, wanted: control.Wanted, receipt: Receipt) -> None:
         if isinstance(wanted, Decision) and wanted.approve and wanted.arguments is not None:
             self._edits_so_far += 1
-            self._edits[edit_id(receipt.call, f"signal {self._edits_so_far}")] = wanted
+            self._edits[edit_id(receipt.call, f"signal {self._edits_so_far}")] = wanted.model_copy(
+                update={"call": receipt.call}
+            )
         else:
-            self._apply(wanted, "signal")
+            self._apply(control.about(wanted, receipt.call), "signal")
 
-    def _refuse(self, name: str, via: Literal["signal", "update"], reason: str, by: str = "") -> None:
+    def _refuse(self, name: str, via: control.Via, reason: str, by: str = "") -> None:
         self._tell(ev.DecisionRefused, type="decision_refused", name=name, via=via, reason=reason, by=by)
 
     def _take_early(self) -> None:
         """Take the signals that came before what they are about, as the workflow does."""
         for name, wanted in list(self._early):
-            receipt = approvals.check(self._require(), wanted)
+            receipt = control.check(self._require(), wanted)
             if receipt.accepted or self.ended:
                 self._early.remove((name, wanted))
             if approvals.takes(receipt):
@@ -72,7 +73,7 @@ class People(Telling):
         decision = self._edits.pop(activity_id, None)
         if decision is None:
             return  # an update's: its own outcome says how it ended
-        receipt = approvals.check(self._require(), decision)
+        receipt = control.check(self._require(), decision)
         why = judgement.problem.message if judgement.problem else receipt.message
         if judgement.problem or not receipt.accepted:
             self._refuse("approve", "signal", why, decision.by)
@@ -87,7 +88,7 @@ class People(Telling):
             await self._remember(attributes.accepted_request)
 
     async def _remember(self, request: Any) -> None:
-        kind: type[Decision | Settlement] = Settlement if request.input.name == "settle" else Decision
+        kind = control.KINDS[request.input.name]
         self._updates[request.meta.update_id] = await self._decode(request.input.args.payloads, kind)
 
     async def _on_update_completed(self, attributes: Any, _: HistoryEvent) -> None:
@@ -96,24 +97,36 @@ class People(Telling):
             return
         receipt = await self._decode(attributes.outcome.success.payloads, Receipt)
         if approvals.takes(receipt):
-            self._apply(wanted.model_copy(update={"call": receipt.call}), "update")
+            self._apply(control.about(wanted, receipt.call), "update")
         elif not receipt.accepted:
-            name = "settle" if isinstance(wanted, Settlement) else "approve" if wanted.approve else "deny"
-            self._refuse(name, "update", receipt.message, wanted.by)
+            self._refuse(control.name_of(wanted), "update", receipt.message, wanted.by)
 
-    def _apply(self, wanted: Decision | Settlement, via: approvals.Via) -> None:
+    def _apply(self, wanted: control.Wanted, via: control.Via) -> None:
         state = self._require()
-        call = state.find(wanted.call)
-        if call is None or not approvals.takes(approvals.check(state, wanted)):
+        if not approvals.takes(control.check(state, wanted)):
             return
-        name, position = call.call.name, call.position
-        if isinstance(wanted, Settlement):
-            approvals.apply_settlement(state, wanted)
-            told: dict[str, Any] = {"outcome": wanted.outcome, "by": wanted.by, "reason": wanted.reason}
-            self._tell(ev.Settled, type="settled", call=position, name=name, **told)
-        else:
-            approvals.apply_decision(state, wanted, via, self._now)
-            self._tell_decision(call)
+        call = state.find(wanted.call) if isinstance(wanted, Decision | Settlement | Answer) else None
+        control.apply(state, wanted, via, self._now)
+        about = {"call": call.position, "name": call.call.name} if call else {}
+        told: dict[str, Any] = {**about, "by": wanted.by, "via": via}
+        match wanted:
+            case Decision() if call:
+                self._tell_decision(call)
+            case Settlement():
+                told |= {"outcome": wanted.outcome, "reason": wanted.reason}
+                self._tell(ev.Settled, type="settled", **told)
+            case Answer():
+                self._tell(ev.Answered, type="answered", text=wanted.text, **told)
+            case Pause():
+                self._tell(ev.Paused, type="paused", reason=wanted.reason, **told)
+            case control.Resumption():
+                self._tell(ev.Resumed, type="resumed", add=wanted.add, reason=wanted.reason, **told)
+            case Saying():
+                self._tell(ev.Said, type="said", content=wanted.content, now=wanted.now, **told)
+            case Decision() | Cancellation():
+                pass  # the engine tells of the request that follows
+            case _:
+                assert_never(wanted)
 
     def _tell_decision(self, call: CallState) -> None:
         record = call.decision
@@ -129,7 +142,7 @@ class People(Telling):
         summary = self._timers.pop(attributes.started_event_id, "")
         if summary == approvals.EARLY_SUMMARY and self._early:
             name, wanted = self._early.pop(0)
-            self._refuse(name, "signal", approvals.check(self._require(), wanted).message, wanted.by)
+            self._refuse(name, "signal", control.check(self._require(), wanted).message, wanted.by)
         if summary == approvals.ALARM_SUMMARY:
             self._ring()
 
@@ -137,15 +150,18 @@ class People(Telling):
         """Tell of requests that are due for a reminder; those that have expired the run itself records."""
         state = self._require()
         rules = state.spec.approval
-        for call in state.calls:
+        for call in state.open_calls:
             expires = rules.expires and call.asked_at and self._now >= call.asked_at + rules.expires
             if call.status is CallStatus.ASKING and rules.remind_every and not expires:
                 self._tell(ev.ApprovalReminder, type="approval_reminder", call=call.position, name=call.call.name)
 
     async def _on_properties_modified(self, attributes: Any, _: HistoryEvent) -> None:
-        if approvals.EXPIRED not in attributes.upserted_memo.fields:
+        fields = attributes.upserted_memo.fields
+        if control.SHORT in fields:
+            control.run_short(self._require(), await self._decode([fields[control.SHORT]], str))
+        if approvals.EXPIRED not in fields:
             return
-        for position in await self._decode([attributes.upserted_memo.fields[approvals.EXPIRED]], list[str]):
+        for position in await self._decode([fields[approvals.EXPIRED]], list[str]):
             call = self._require().find(position)
             approvals.let_expire(self._require(), position, self._now)
             if call:

@@ -17,6 +17,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHandle
 from temporalio.converter import DataConverter
+from temporalio.exceptions import CancelledError
 
 from perdure import events as ev
 from perdure import outcomes, turns, undoing
@@ -27,6 +28,7 @@ from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
 from perdure.telemetry.lending import Lending
 from perdure.wire import (
+    CANCEL_RUN,
     JUDGE,
     MODEL,
     PROBE,
@@ -198,8 +200,7 @@ class Projection(Lending):
         if kind == MODEL:
             request = await self._decode(attributes.input.payloads, ModelInput)
             state.ran = request.ran
-            if request.answer_only:
-                turns.close_soon(state)
+            turns.open_turn(state, answer_only=request.answer_only)
             model, last = state.spec.model, request.answer_only
             self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
         elif kind == PROBE:
@@ -213,7 +214,7 @@ class Projection(Lending):
             if effect := undoing.find(state, undone.call.position):
                 effect.status = "undoing"
                 self._tell(ev.Undoing, type="undoing", call=effect.position, name=effect.name)
-        elif kind != JUDGE and (call := state.find(attributes.activity_id)):
+        elif kind not in _NO_CALLS and (call := state.find(attributes.activity_id)):
             tool = state.spec.tool(call.call.name)
             told = None if tool is None or tool.remote else await self._decode(attributes.input.payloads, ToolInput)
             call.key = told.key if told else call.key  # after a reset, only the run knows its new epoch
@@ -252,7 +253,7 @@ class Projection(Lending):
             await self._fold_undo(activity, await self._decode(payloads, UndoReport))
         elif activity.kind == JUDGE:
             self._fold_judgement(activity.id, await self._decode(payloads, Judgement))
-        elif call := state.find(activity.id):
+        elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
             outcomes.fold_report(state, call, await self._report(call, payloads))
             self._finished(call, activity)
 
@@ -268,20 +269,21 @@ class Projection(Lending):
         await self._fold_failure(self.pending.pop(attributes.scheduled_event_id, None), error)
 
     async def _on_activity_cancelled(self, attributes: Any, _: HistoryEvent) -> None:
-        from temporalio.exceptions import CancelledError
-
         await self._fold_failure(self.pending.pop(attributes.scheduled_event_id, None), CancelledError())
 
     async def _fold_failure(self, activity: _Activity | None, error: BaseException) -> None:
         state = self._require()
         if activity is None:
             return
-        if activity.kind == MODEL:
+        if activity.kind == MODEL and isinstance(error, CancelledError):
+            fold_model_failure(state, error)
+            self._tell(ev.ModelFinished, type="model_finished", model=state.spec.model, finish="interrupted")
+        elif activity.kind == MODEL:
             fold_model_failure(state, error)
             self._tell(ev.ModelFailed, type="model_failed", error_type=error_type(error), message=explain(error))
         elif activity.kind == UNDO:
             await self._fold_undo(activity, UndoReport(status="failed", message=explain(error)))
-        elif activity.kind not in (PROBE, JUDGE) and (call := state.find(activity.id)):
+        elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
             tool = state.spec.tool(call.call.name)
             if tool:
                 fold_failure(state, call, tool, error, self._now)
@@ -348,6 +350,9 @@ class Projection(Lending):
     async def _error(self, failure: Failure) -> BaseException:
         return await self._converter.decode_failure(failure)
 
+
+_NO_CALLS = (PROBE, UNDO, JUDGE, CANCEL_RUN)
+"""Activities whose id is not that of the call that they execute."""
 
 _HANDLERS: dict[int, tuple[str, str]] = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: ("_on_started", "workflow_execution_started_event_attributes"),

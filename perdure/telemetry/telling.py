@@ -34,6 +34,7 @@ class Telling:
         self._converter = converter
         self._records = 0
         self._staged: set[str] = set()
+        self._short = ""
         self._fresh: list[ev.Event] = []
         self._now = datetime.now(UTC)
         self._event_id = 0
@@ -45,17 +46,20 @@ class Telling:
         self._fresh.append(event)  # type: ignore[arg-type] # every EventBase here is a member of the union
 
     def _standing(self) -> dict[str, CallStatus]:
-        return {call.position: call.status for call in self.state.calls} if self.state else {}
+        return {call.position: call.status for call in self.state.all_calls} if self.state else {}
 
     def _tell_changes(self, before: dict[str, CallStatus]) -> None:
         """Tell of calls that now wait, are in doubt, or have a result without having been executed."""
         state = self._require()
         told = {event.call for event in self._fresh if isinstance(event, ev.ToolFinished)}
-        for call in state.calls:
+        for call in state.all_calls:
             if before.get(call.position) is call.status:
                 continue
             if call.status is CallStatus.ASKING:
                 self._tell_request(call)
+            elif call.status is CallStatus.QUESTION:
+                question = str(call.arguments.get("question", ""))
+                self._tell(ev.Asked, type="asked", call=call.position, name=call.call.name, question=question)
             elif call.status is CallStatus.IN_DOUBT:
                 self._tell_doubt(call)
             elif call.status is CallStatus.CLOSED and call.position not in told:
@@ -66,6 +70,9 @@ class Telling:
                 self._tell_result(record)
         self._staged = {record.position for record in state.records if record.status == "staged"}
         self._records = len(state.records)
+        if state.short and state.short != self._short:
+            self._tell(ev.Paused, type="paused", reason=state.short)
+        self._short = state.short
 
     def _tell_request(self, call: CallState) -> None:
         self._tell(

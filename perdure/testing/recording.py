@@ -20,7 +20,7 @@ from perdure.messages import (
     UserMessage,
     canonical_json,
 )
-from perdure.models.render import render_result
+from perdure.results import render_result
 from perdure.testing.script import ScriptedCall, ScriptedReply
 from perdure.tools import Tool
 

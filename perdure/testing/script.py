@@ -27,7 +27,7 @@ from typing import Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.errors import ModelError, ModelErrorKind
-from perdure.messages import JSON, AssistantMessage, Message, ToolMessage, Usage
+from perdure.messages import JSON, AssistantMessage, Message, ToolMessage, Usage, UserMessage
 
 
 class _Strict(BaseModel):
@@ -181,7 +181,7 @@ class Seen:
 def seen_in(messages: Sequence[Message]) -> Seen:
     """Return what `messages` hold."""
     replies = sum(isinstance(message, AssistantMessage) for message in messages)
-    results = [m.result for m in messages if isinstance(m, ToolMessage)]
+    results = [m.result for m in messages if isinstance(m, ToolMessage | UserMessage) and m.result]
     return Seen(replies, [(result.name, result.content) for result in results if result.status == "ok"])
 
 

@@ -26,7 +26,7 @@ import os
 import time
 from pathlib import Path
 
-from perdure import Agent, Limits, ModelSettings, ToolError, tool
+from perdure import Agent, Limits, ModelSettings, ToolError, ask_user, tool
 
 HERE = Path(__file__).parent
 
@@ -78,7 +78,7 @@ def wire(to: str) -> str:
 
 
 def agent(name: str, **options):
-    return Agent(name, f"scripted:{HERE / name}.json", tools=[look, send, pay, dawdle], **options)
+    return Agent(name, f"scripted:{HERE / name}.json", tools=[look, send, pay, dawdle, ask_user], **options)
 
 
 clerk = agent("clerk")
@@ -90,6 +90,9 @@ dawdler = agent("dawdler")
 hostile = agent("hostile")
 only = Agent(f"only-{HERE.name}", f"scripted:{HERE / 'hostile.json'}")
 tireless = agent("tireless", limits=Limits(steps=2))
+thrifty = agent("thrifty", limits=Limits(steps=2, on_exhausted="ask"))
+curious = agent("curious")
+sociable = agent("sociable")
 stubborn = Agent("stubborn", "openai:none", settings=ModelSettings(base_url="http://127.0.0.1:9/v1", attempts=1000))
 '''
 
@@ -106,6 +109,16 @@ SCRIPTS: dict[str, Any] = {
     "pair": [
         {"calls": [{"name": "send", "arguments": {"to": "ann"}}, {"name": "send", "arguments": {"to": "ben"}}]},
         {"text": "Done."},
+    ],
+    "thrifty": [{"calls": [{"name": "look", "arguments": {"name": "ada"}}]}, {"text": "That is all: ${look}"}],
+    "curious": [
+        {"calls": [{"name": "ask_user", "arguments": {"question": "Which day?"}}]},
+        {"text": "On ${ask_user}."},
+    ],
+    "sociable": [
+        {"calls": [{"name": "send", "arguments": {"to": "ann"}}]},
+        {"text": "I still wait."},
+        {"text": "Done: ${send}"},
     ],
     "hostile": [{"text": HOSTILE}],
     "wirer": [

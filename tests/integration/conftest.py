@@ -26,6 +26,7 @@ from perdure.messages import AssistantMessage, RunResult, ToolMessage, ToolResul
 from perdure.models import ModelReply, RawCall
 from perdure.settings import Settings
 from perdure.state import RunState
+from perdure.steps import Wait, next_step
 from perdure.telemetry.projection import Projection
 from perdure.testing import ScriptedModel
 from perdure.tools import Tool
@@ -162,6 +163,18 @@ class Stage:
 
         return await asyncio.wait_for(look(), PATIENCE)
 
+    async def until_status(self, handle: RunHandle, status: str) -> None:
+        """Wait until a run, asked of its worker, has that status."""
+
+        async def look() -> None:
+            while True:
+                step = next_step(await self.state(handle))
+                if isinstance(step, Wait) and step.status == status:
+                    return
+                await asyncio.sleep(0.02)  # the worker can only be asked
+
+        await asyncio.wait_for(look(), PATIENCE)
+
     async def state(self, handle: RunHandle) -> RunState:
         """Return the workflow's own state, asked of the worker."""
         workflow = self.client.temporal.get_workflow_handle(handle.id)
@@ -291,7 +304,7 @@ def assert_paired(state: RunState) -> None:
     assert [call.id for call in closed] == [result.call_id for result in given]
     assert [call.name for call in closed] == [result.name for result in given]
     assert len({call.id for call in asked}) == len(asked)
-    assert len(state.records) == len(given)
+    assert len(state.records) + len(state.parked) == len(given)
 
 
 def raw(name: str, arguments: str = "{}", id: str = "c1") -> RawCall:

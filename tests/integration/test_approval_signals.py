@@ -113,7 +113,7 @@ BAD = {
     "false": ("approve", [False], "not bool"),
     "wrong_type": ("approve", [{"call": 1.1}], "call: Input should be a valid string"),
     "wrong_by": ("approve", [{"call": "1.1", "by": ["Ann"]}], "by: Input should be a valid string"),
-    "wrong_arguments": ("approve", [{"call": "1.1", "arguments": "2B"}], "arguments: Input should be a valid dict"),
+    "wrong_arguments": ("approve", [{"call": "1.1", "arguments": "2B"}], "arguments: Input should be an object"),
     "unknown_field": ("approve", [{"call": "1.1", "comment": "ok"}], "does not know comment"),
     "surrogate_field": ("approve", [payload(b'{"call": "1.1", "\\ud83d": 1}')], "does not know ?"),
     "contradiction": ("deny", [{"call": "1.1", "approve": True}], "contradicts its name"),

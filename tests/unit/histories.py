@@ -12,13 +12,11 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter, PayloadCodec
 
-from perdure import approvals
+from perdure import approvals, control
 from perdure.engine.converter import data_converter
 from perdure.messages import (
     AssistantMessage,
-    Decision,
     Receipt,
-    Settlement,
     ToolCall,
     ToolResult,
 )
@@ -26,6 +24,7 @@ from perdure.policies import AgentSpec, Approval, Remote, ToolSpec
 from perdure.reports import ModelTurn, ToolReport
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
+from perdure.tools import ask_user
 from perdure.wire import MODEL, ModelInput, RunRequest, ToolInput
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,6 +34,7 @@ TOOLS = [
     ToolSpec(name="pay", description="Pay.", parameters={}, approval="always"),
     ToolSpec(name="mail", description="Mail.", parameters={}),
     ToolSpec(name="send", description="Send.", parameters={}, probe=True),
+    ask_user.spec,
     ToolSpec(name="far", description="Far.", parameters={}, remote=Remote(activity="Far", task_queue="q")),
 ]
 
@@ -125,10 +125,11 @@ class History:
         given = {"signal_name": name, "input": await self.payloads(*values)}
         await self.add("workflow_execution_signaled", given)
 
-    async def update(self, id: str, wanted: Decision | Settlement) -> None:
+    async def update(self, id: str, wanted: control.Wanted) -> None:
         accepted = HistoryEvent().workflow_execution_update_accepted_event_attributes
         accepted.accepted_request.meta.update_id = id
-        accepted.accepted_request.input.name = "settle" if isinstance(wanted, Settlement) else "decide"
+        name = next(name for name, kind in control.KINDS.items() if isinstance(wanted, kind))
+        accepted.accepted_request.input.name = name
         accepted.accepted_request.input.args.CopyFrom(await self.payloads(wanted))
         given = {"accepted_request": accepted.accepted_request}
         await self.add("workflow_execution_update_accepted", given)
@@ -145,6 +146,11 @@ class History:
     async def ring(self, summary: str) -> None:
         started = await self.add("timer_started", {"timer_id": "t"}, summary=summary)
         await self.add("timer_fired", {"started_event_id": started})
+
+    async def short(self, limit: str) -> None:
+        modified = HistoryEvent().workflow_properties_modified_event_attributes
+        modified.upserted_memo.fields[control.SHORT].CopyFrom((await self.payloads(limit)).payloads[0])
+        await self.add("workflow_properties_modified", {"upserted_memo": modified.upserted_memo})
 
     async def expired(self, *positions: str) -> None:
         modified = HistoryEvent().workflow_properties_modified_event_attributes

@@ -13,9 +13,9 @@ from perdure.approvals import (
     expire,
     next_alarm,
     premature,
-    read_signal,
     takes,
 )
+from perdure.control import Wanted, read_signal
 from perdure.messages import AssistantMessage, Decision, Settlement, ToolCall, content_hash
 from perdure.outcomes import close, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, ToolSpec
@@ -321,7 +321,7 @@ def test_expiry_with_a_denial_that_stops_ends_the_run_once():
 # -- plain signals --------------------------------------------------------------------------------------------
 
 
-def signal(name: str, *values: Any) -> Decision | Settlement | str:
+def signal(name: str, *values: Any) -> Wanted | str:
     return read_signal(name, [json.dumps(value).encode() for value in values])
 
 
@@ -359,7 +359,7 @@ def test_signal_without_a_payload_is_one_without_arguments():
 @pytest.mark.parametrize(
     ("name", "payloads", "said"),
     [
-        ("aprove", [b"{}"], "There is no signal 'aprove'; known are approve, deny, decide, settle."),
+        ("aprove", [b"{}"], "There is no signal 'aprove'; known are approve, deny, decide, settle, answer, say, pause"),
         ("approve", [b"{}", b"{}"], "takes one JSON value, not 2"),
         ("approve", [b"2.1.1"], "this is not JSON"),
         ("approve", [b"\xff\xfe"], "this is not JSON"),
@@ -373,7 +373,7 @@ def test_signal_without_a_payload_is_one_without_arguments():
         ("deny", [b'{"call": "1.1", "approve": "yes"}'], "says 'yes' for approve"),
         ("approve", [b'{"cal": "1.1"}'], "does not know cal; it knows call, approve, hash, arguments, by, reason"),
         ("approve", [b'{"call": 2.1}'], "call: Input should be a valid string"),
-        ("approve", [b'{"call": "1.1", "arguments": "n=1"}'], "arguments: Input should be a valid dictionary"),
+        ("approve", [b'{"call": "1.1", "arguments": "n=1"}'], "arguments: Input should be an object"),
         ("approve", [b'{"call": "1.1", "by": null}'], "by: Input should be a valid string"),
         ("decide", [b'{"call": "1.1"}'], "approve: Field required"),
         ("decide", [b'{"call": "1.1", "approve": "true"}'], "approve: Input should be a valid boolean"),

@@ -10,8 +10,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from perdure import messages, policies
 from perdure.engine.converter import data_converter
 from perdure.messages import (
+    Answer,
     AssistantMessage,
     CallRecord,
+    Cancellation,
     Data,
     Decision,
     DecisionRecord,
@@ -19,9 +21,11 @@ from perdure.messages import (
     ImagePart,
     Message,
     Part,
+    Pause,
     Problem,
     Receipt,
     RunResult,
+    Saying,
     Settlement,
     TextPart,
     ToolCall,
@@ -72,6 +76,10 @@ SAMPLES: list[Data] = [
     RunResult(run_id="r", status="failed", cost_usd=Decimal("0.10"), duration=timedelta(days=3), failure="quota"),
     Decision(call="2.1", approve=False, arguments={}),
     Settlement(call="2.1", outcome="done", result={"n": None}),
+    Answer(text="Monday", call="2.1", by="ann"),
+    Pause(by="ann", reason="lunch"),
+    Saying(content="Hurry.", now=True),
+    Cancellation(reason="enough"),
     Receipt(accepted=False, reason="closed"),
     DecisionRecord(by="ann", via="signal", at=datetime(2026, 1, 2, tzinfo=UTC), approve=True),
     Approval(default="always", tools={"look": "never"}, expires=timedelta(hours=1)),
@@ -96,6 +104,7 @@ DEFAULTS: dict[type[Data], dict[str, Any]] = {
         "result_limit": 65_536,
         "remote": None,
         "polling": False,
+        "asks_user": False,
     },
     Limits: {
         "steps": 15,

@@ -1,25 +1,28 @@
-"""Decisions, driven by every sequence of outcomes that hypothesis can think of."""
+"""Decisions: what a run does next."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
+from perdure import control
 from perdure.approvals import apply_decision, apply_settlement, check, expire
-from perdure.budgets import Additions, allowance, gone, turns_left, waste
-from perdure.leases import Grant, ask, take, unanswered
-from perdure.messages import AssistantMessage, Decision, Problem, Settlement, ToolCall, ToolMessage, ToolResult, Usage
-from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
+from perdure.budgets import Additions
+from perdure.messages import (
+    AssistantMessage,
+    Decision,
+    Saying,
+    Settlement,
+    ToolCall,
+    ToolMessage,
+    ToolResult,
+)
+from perdure.outcomes import fold_probe, fold_report, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
 from perdure.reports import ModelTurn, ProbeReport, ToolReport
-from perdure.resuming import carried_on
-from perdure.state import Amounts, Borrowing, CallState, CallStatus, RunState, begin
-from perdure.steps import Borrow, CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
-from perdure.turns import close_soon, fail, fold_turn
+from perdure.state import CallState, CallStatus, RunState, begin
+from perdure.steps import AskForMore, CallModel, CallTools, Finish, Probe, Wait, next_step
+from perdure.turns import close_soon, fail, fold_turn, open_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOOLS = [
@@ -28,6 +31,7 @@ TOOLS = [
     ToolSpec(name="send", description="Send.", parameters={}, effect="unsafe"),
     ToolSpec(name="pay", description="Pay.", parameters={}, effect="unsafe", probe=True),
     ToolSpec(name="log", description="Log.", parameters={}, effect="unsafe", parallel=True, in_doubt="tell_model"),
+    ToolSpec(name="ask_user", description="Ask.", parameters={}, effect="read", asks_user=True),
 ]
 EFFECTS: dict[str, Effect] = {tool.name: tool.effect for tool in TOOLS}
 
@@ -213,55 +217,7 @@ def test_a_run_that_was_stopped_by_a_denial_still_waits_for_what_is_under_way() 
     assert isinstance(next_step(state), Finish)
 
 
-# -- every sequence ----------------------------------------------------------------------------------------
-
-turns = st.one_of(
-    st.text(max_size=3).map(says),
-    st.sampled_from(["length", "filtered", "refusal", "stop"]).map(
-        lambda finish: ModelTurn.model_validate({"message": {"role": "assistant"}, "finish": finish})
-    ),
-    st.lists(
-        st.builds(
-            ToolCall,
-            id=st.uuids().map(str),
-            name=st.sampled_from([*EFFECTS, "unknown"]),
-            arguments=st.dictionaries(st.sampled_from("ab"), st.integers(0, 1), max_size=1),
-            ask=st.sampled_from([None, "why"]),
-        ),
-        min_size=1,
-        max_size=6,
-    ).map(
-        lambda calls: ModelTurn(
-            message=AssistantMessage(
-                role="assistant",
-                calls=[
-                    call
-                    if call.name in EFFECTS
-                    else call.model_copy(update={"problem": Problem(error_type="unknown_tool", message="No.")})
-                    for call in calls
-                ],
-            ),
-            usage=Usage(input_tokens=1),
-        )
-    ),
-)
-choices = st.integers(0, 7)
-
-
-def conclude(state: RunState, call: CallState, choice: int) -> None:
-    """End a running call in one of the ways in which a call can end."""
-    match choice:
-        case 0 | 1 | 2:
-            fold_report(state, call, ok(call, str(choice)))
-        case 3:
-            fold_report(state, call, ToolReport(result=result_of(call, "error", "no")))
-        case 4 if call.effect != "read":
-            doubtful = result_of(call, "in_doubt", "who knows")
-            fold_report(state, call, ToolReport(result=doubtful, deadline=NOW, abandoned=choice % 2 == 0))
-        case 5:
-            lost(state, call, "lost", NOW, timedelta(seconds=1))
-        case _:
-            fold_cancelled(state, call)
+# -- people take hold of it --------------------------------------------------------------------------------
 
 
 def decide(state: RunState, call: CallState, choice: int) -> None:
@@ -284,194 +240,100 @@ def decide(state: RunState, call: CallState, choice: int) -> None:
         apply_settlement(state, wanted)
 
 
-def paired(state: RunState) -> bool:
-    """Whether every call of the transcript is followed by its results, exactly once and in order."""
-    due: list[str] = []
-    for message in state.messages:
-        if isinstance(message, ToolMessage):
-            if not due or due.pop(0) != message.result.call_id:
-                return False
-        elif due:
-            return False
-        if isinstance(message, AssistantMessage):
-            due = [call.id for call in message.calls]
-    return not due
+def say(state: RunState, wanted: control.Wanted) -> bool:
+    """Say something to the run, and return whether it took."""
+    taken = control.check(state, wanted).accepted
+    if taken:
+        control.apply(state, wanted, "update", NOW)
+    return taken
 
 
-def launch(state: RunState, positions: tuple[str, ...]) -> None:
-    """Start calls that are due."""
-    for position in positions:
-        call = state.find(position)
-        assert call is not None
-        assert call.status is CallStatus.READY
-        start(state, call)
+def test_a_message_parks_the_calls_that_wait_and_their_results_are_told_later() -> None:
+    state = a_run()
+    fold_turn(state, asks("send", "look", ask="why"), NOW)
+    assert next_step(state) == Wait("waiting_approval")
+    say(state, Saying(content="hello"))
+    assert next_step(state) == CallModel()
+    open_turn(state, answer_only=False)
+    assert [m.result.status for m in state.messages if isinstance(m, ToolMessage)] == ["waiting", "waiting"]
+    fold_turn(state, says("still waiting"), NOW)
+    assert next_step(state) == Wait("waiting_approval")
+    decide(state, state.parked[0], 0)
+    decide(state, state.parked[1], 1)
+    assert next_step(state) == CallTools(("1.1",))
+    start(state, state.parked[0])
+    assert next_step(state) == Wait("running")
+    fold_report(state, state.parked[0], ok(state.parked[0]))
+    assert next_step(state) == CallModel()
+    open_turn(state, answer_only=False)
+    told = [str(m.content) for m in state.messages[-2:] if m.role == "user"]
+    assert told[0] == "Call 1.1 send, approved by unknown: fine"
+    assert told[1].startswith("Call 1.2 look, denied by unknown: {")
+    assert not state.parked
+    assert [record.position for record in state.records] == ["1.1", "1.2"]
 
 
-def look_up(state: RunState, position: str) -> None:
-    """Ask a probe."""
-    call = state.find(position)
-    assert call is not None
-    call.status = CallStatus.PROBING
+def test_a_message_waits_for_what_is_under_way() -> None:
+    state = a_run()
+    fold_turn(state, asks("send", "look"), NOW)
+    start(state, state.calls[0])
+    start(state, state.calls[1])
+    say(state, Saying(content="hello"))
+    assert next_step(state) == Wait("running")
 
 
-def move(state: RunState, data: st.DataObject) -> None:
-    """Let something happen that a run waits for."""
-    moved = [c for c in state.calls if c.status in (CallStatus.RUNNING, CallStatus.PROBING)]
-    waits = [c for c in state.calls if c.status in (CallStatus.ASKING, CallStatus.IN_DOUBT)]
-    assert moved or waits, "it would wait for ever"
-    call = data.draw(st.sampled_from(moved + waits))
-    choice = data.draw(choices)
-    if call.status is CallStatus.RUNNING:
-        conclude(state, call, choice)
-    elif call.status is CallStatus.PROBING:
-        outcome = ("done", "not_done", "unknown")[choice % 3]
-        asked_at = NOW + timedelta(seconds=choice)
-        fold_probe(state, call, ProbeReport.model_validate({"outcome": outcome, "asked_at": asked_at}))
-    else:
-        decide(state, call, choice)
+def test_the_last_turn_waits_for_parked_calls() -> None:
+    state = a_run(steps=3)
+    fold_turn(state, asks("send", ask="why"), NOW)
+    say(state, Saying(content="hello"))
+    open_turn(state, answer_only=False)
+    fold_turn(state, asks("look"), NOW)
+    start(state, state.calls[0])
+    fold_report(state, state.calls[0], ok(state.calls[0]))
+    assert next_step(state) == Wait("waiting_approval")
+    decide(state, state.parked[0], 1)
+    assert next_step(state) == CallModel(answer_only=True)
 
 
-def spent(state: RunState, turn: ModelTurn, data: st.DataObject) -> ModelTurn:
-    """Return `turn` with what it used: within what it was allowed to, as the activity sees to."""
-    left, part = allowance(state), data.draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-    most = 50 if left.input_tokens is None else left.input_tokens
-    usage = Usage(input_tokens=int(most * part), output_tokens=int((left.output_tokens or 0) * part))
-    unpriced = left.usd is None and data.draw(st.booleans())
-    usd = None if unpriced else (left.usd or Decimal(0)) * Decimal(str(part))
-    if left.seconds is not None:
-        state.ran += timedelta(seconds=left.seconds * part)
-    return turn.model_copy(update={"usage": usage, "cost_usd": usd})
+def test_what_a_person_says_after_the_answer_makes_the_model_speak_again() -> None:
+    state = a_run()
+    open_turn(state, answer_only=False)
+    say(state, Saying(content="wait"))
+    fold_turn(state, says("done"), NOW)
+    assert next_step(state) == CallModel()
+    late = a_run()
+    fold_turn(late, says("done"), NOW)
+    assert isinstance(next_step(late), Finish)
+    say(late, Saying(content="wait"))
+    assert next_step(late) == CallModel(), "whichever comes first"
 
 
-def ask_model(state: RunState, data: st.DataObject, *, answer_only: bool) -> None:
-    """Let a model call end in one of the ways in which it can."""
-    assert paired(state), "the model would see a call without its result"
-    assert not state.calls
-    assert turns_left(state) > 0, "it would spend more than its budget"
-    if answer_only:
-        close_soon(state)
-    how = data.draw(choices)
-    if how == 0:
-        waste(state, spent(state, says(""), data).usage)
-        fail(state, data.draw(st.sampled_from(["authentication", "budget", "price_unknown"])), "no")
-    elif how == 1:
-        fold_turn(state, spent(state, says("").model_copy(update={"finish": "interrupted"}), data), NOW)
-    else:
-        fold_turn(state, spent(state, data.draw(turns), data), NOW)
+def test_at_a_limit_it_asks_and_without_more_takes_its_last_turn() -> None:
+    state = a_run(steps=2, on_exhausted="ask")
+    fold_turn(state, asks("look"), NOW)
+    start(state, state.calls[0])
+    fold_report(state, state.calls[0], ok(state.calls[0]))
+    assert next_step(state) == AskForMore("The limit of 2 steps is reached.")
+    control.run_short(state, "steps")
+    assert next_step(state) == Wait("paused")
+    assert say(state, control.Resumption())
+    assert next_step(state) == CallModel(answer_only=True)
+    assert say(state, control.Resumption(add=Additions(steps=3)))
+    assert next_step(state) == CallModel()
 
 
-def borrow(state: RunState, wanted: Amounts, data: st.DataObject) -> None:
-    """Let a parent answer, or not."""
-    request = ask(state, wanted)
-    if data.draw(st.booleans()):
-        unanswered(state, request.id)
-    some = data.draw(st.sampled_from([Amounts(), wanted, Amounts(steps=1, input_tokens=1)]))
-    if state.borrowing.asked < 4:  # a parent has no more than it has
-        take(state, Grant(id=request.id, amounts=some))
-    else:
-        take(state, Grant(id=request.id))
-
-
-def within(state: RunState) -> bool:
-    """Whether no limit of the run was passed."""
-    limits, used = state.limits, gone(state)
-    pairs = [(limits.steps, used.steps), (limits.input_tokens, used.input_tokens)]
-    pairs += [(limits.output_tokens, used.output_tokens)]
-    few = all(state.executed.get(tool, 0) <= most for tool, most in limits.calls_per_tool.items())
-    in_time = limits.wall_time is None or state.ran <= limits.wall_time
-    in_money = limits.usd is None or used.usd <= limits.usd
-    return few and in_time and in_money and all(limit is None or amount <= limit for limit, amount in pairs)
-
-
-budgets = st.fixed_dictionaries(
-    {
-        "steps": st.integers(1, 8),
-        "input_tokens": st.sampled_from([None, 1, 1000]),
-        "output_tokens": st.sampled_from([None, 1, 100]),
-        "usd": st.sampled_from([None, "0.01", "1"]),
-        "wall_time": st.sampled_from([None, 1, 600]),
-        "calls_per_tool": st.sampled_from([{}, {"look": 1}, {"send": 0, "pay": 2}]),
-        "calls_per_turn": st.integers(1, 5),
-    }
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    data=st.data(),
-    limits=budgets,
-    on_denial=st.sampled_from(["continue", "stop"]),
-    parent=st.sampled_from(["", "", "above"]),
-)
-def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
-    data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str
-) -> None:
-    state = a_run(on_denial=on_denial, **limits)
-    state.borrowing = Borrowing(parent=parent)
-    for _ in range(600):
-        assert within(state), "it spent more than its budget"
-        step = next_step(state)
-        match step:
-            case CallModel(answer_only):
-                ask_model(state, data, answer_only=answer_only)
-            case CallTools(positions):
-                launch(state, positions)
-            case Probe(position):
-                look_up(state, position)
-            case Undo():
-                raise AssertionError("nobody asked for it")
-            case Borrow(wanted):
-                assert parent, "there is nobody to ask"
-                borrow(state, wanted, data)
-            case Wait():
-                move(state, data)
-            case Finish(outcome):
-                assert not any(call.status is CallStatus.RUNNING for call in state.calls)
-                assert outcome.status in ("completed", "budget_exhausted", "failed")
-                assert paired(state) or state.calls
-                return
-    raise AssertionError("the run did not end")
-
-
-@settings(max_examples=40, deadline=None)
-@given(data=st.data())
-def test_a_model_that_only_repeats_itself_is_ended_within_any_budget(data: st.DataObject) -> None:
-    state = a_run(steps=10**6, input_tokens=None, output_tokens=None, wall_time=None)
-    cycle = data.draw(st.lists(st.sampled_from(["look", "put", "send", "log"]), min_size=1, max_size=6))
-    turn = 0
-    while not state.outcome:
-        fold_turn(state, asks(cycle[turn % len(cycle)]), NOW)
-        for call in list(state.open_calls):
-            start(state, call)
-            fold_report(state, call, ok(call))
-        turn += 1
-        assert turn < 60
-    assert state.outcome.failure == "no_progress"
-
-
-@settings(max_examples=60, deadline=None)
-@given(data=st.data(), cut=st.integers(1, 12))
-def test_a_run_that_is_cut_anywhere_can_be_resumed_to_its_end(data: st.DataObject, cut: int) -> None:
-    state = a_run(steps=4)
-    for turn in range(200):
-        if turn == cut:
-            fail(state, "ended", "from outside")
-            state = RunState.model_validate_json(carried_on(state, Additions(steps=2)).model_dump_json())
-        step = next_step(state)
-        match step:
-            case CallModel(answer_only):
-                assert paired(state)
-                if answer_only:
-                    close_soon(state)
-                fold_turn(state, data.draw(turns), NOW)
-            case CallTools(positions):
-                launch(state, positions)
-            case Probe(position):
-                look_up(state, position)
-            case Undo() | Borrow():
-                raise AssertionError("nobody asked for it")
-            case Wait():
-                move(state, data)
-            case Finish():
-                return
-    raise AssertionError("the run did not end")
+def test_a_refusal_for_lack_of_budget_counts_nothing_if_more_was_given_meanwhile_whichever_comes_first() -> None:
+    kinds: list[dict[str, Any]] = [{"on_exhausted": "ask"}, {"on_exhausted": "end"}]
+    for limits in kinds:
+        ends: list[RunState] = []
+        for first in ("more", "refused"):
+            state = a_run(**limits)
+            open_turn(state, answer_only=False)
+            if first == "refused":
+                fail(state, "budget", "too dear")
+            assert say(state, control.Resumption(add=Additions(input_tokens=100)))
+            if first == "more":
+                fail(state, "budget", "too dear")
+            assert next_step(state) == CallModel()
+            ends.append(state)
+        assert ends[0] == ends[1]

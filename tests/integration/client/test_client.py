@@ -182,10 +182,10 @@ async def test_cancelled_run_can_be_resumed_and_asks_again(office):
     assert office.paid == [5]
 
 
-async def test_open_run_cannot_be_resumed(office):
+async def test_open_run_that_is_not_paused_cannot_be_resumed_without_more(office):
     handle = await office.start(5, "Done.")
     await until(handle, "approval_requested")
-    with pytest.raises(PerdureError, match="is still open; only a closed run can be resumed"):
+    with pytest.raises(PerdureError, match="is not paused, and nothing is added"):
         await handle.resume()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.messages import ToolResult
-from perdure.models.render import render_result
+from perdure.results import render_result
 
 
 def result(**fields) -> ToolResult:

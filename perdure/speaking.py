@@ -1,0 +1,184 @@
+"""What people say to a run, from Python."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from temporalio.client import (
+    Client as TemporalClient,
+)
+from temporalio.client import (
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from perdure.control import Wanted
+from perdure.errors import DecisionRejected, PerdureError
+from perdure.messages import JSON, Answer, Content, Decision, Pause, Receipt, Saying, Settlement
+from perdure.wire import ANSWER, DECIDE, PAUSE, SAY, SETTLE, RunRequest
+
+if TYPE_CHECKING:
+    from perdure.client import Client
+
+LARGEST = 1_500_000
+"""Bytes that can be recorded at once."""
+
+_PATIENCE = timedelta(seconds=5)
+"""How long a decision waits for a worker's answer before it is left as a signal."""
+
+
+def size_of(temporal: TemporalClient, value: RunRequest | Saying) -> int:
+    """Return how many bytes `value` is when it is recorded."""
+    return len(temporal.data_converter.payload_converter.to_payload(value).data)
+
+
+class Speaking:
+    """The part of a run's handle with which people decide, and take hold of it."""
+
+    id: str
+    _client: Client
+
+    def _workflow(self, result_type: type[Any] | None = None) -> WorkflowHandle[Any, Any]:
+        return self._client.temporal.get_workflow_handle(self.id, result_type=result_type)
+
+    def _rpc(self, error: RPCError) -> PerdureError:
+        raise NotImplementedError
+
+    async def approve(
+        self,
+        call: str = "",
+        *,
+        arguments: dict[str, JSON] | None = None,
+        hash: str | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Receipt:
+        """Approve a call, and return when the run has taken the decision.
+
+        Where no worker answers within 5 s the decision is left with the run, which takes it as soon as one is
+        back; the receipt's `reason` is `queued` then.
+
+        Args:
+            call: Position (`2.1`) or id; "" where only one waits.
+            arguments: Edited arguments; validated and judged again.
+            hash: Of the arguments that were shown; the decision is refused if they are others.
+            by: Who decides. Default: user and host.
+
+        Raises:
+            DecisionRejected: If it did not take: decided already, unknown call, stale hash, invalid edit.
+            RunNotFound: If there is no such run.
+        """
+        decision = Decision(
+            call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason, id=new_id()
+        )
+        return await self._update(DECIDE, decision)
+
+    async def deny(self, call: str = "", *, by: str | None = None, reason: str = "") -> Receipt:
+        """Deny a call; the model is told. Arguments and errors as for `approve`."""
+        return await self._update(
+            DECIDE, Decision(call=call, approve=False, by=by or whoami(), reason=reason, id=new_id())
+        )
+
+    async def settle(
+        self,
+        call: str,
+        outcome: Literal["done", "not-done", "retry"],
+        *,
+        result: JSON = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Receipt:
+        """Say what became of a call in doubt. Errors as for `approve`."""
+        settlement = Settlement(
+            call=call, outcome=outcome, result=result, by=by or whoami(), reason=reason, id=new_id()
+        )
+        return await self._update(SETTLE, settlement)
+
+    async def say(self, content: Content, *, now: bool = False, by: str | None = None) -> Receipt:
+        """Tell the agent something: it reaches the model before its next turn, also while calls wait for people.
+
+        Args:
+            content: Text, or a list of text, images and files.
+            now: Break off the model call under way for it. Tools under way are let finish all the same.
+            by: Who says it. Default: user and host.
+
+        Raises:
+            DecisionRejected: If it did not take: the run has ended, or takes its last turn.
+            RunNotFound: If there is no such run.
+            PerdureError: If it is too large to be recorded.
+        """
+        saying = Saying(content=content, now=now, by=by or whoami(), id=new_id())
+        if size_of(self._client.temporal, saying) > LARGEST:
+            raise PerdureError(f"The message is too large: at most {LARGEST:,} bytes can be kept.")
+        return await self._update(SAY, saying)
+
+    async def answer(self, text: str, call: str = "", *, by: str | None = None) -> Receipt:
+        """Answer a question that the model has put with `ask_user`: the answer is that call's result.
+
+        Args:
+            text: The answer.
+            call: Position (`2.1`) or id; "" where only one question is open.
+            by: Who answers. Default: user and host.
+
+        Raises:
+            DecisionRejected: If it did not take: no such question, or it is answered already.
+            RunNotFound: If there is no such run.
+        """
+        return await self._update(ANSWER, Answer(text=text, call=call, by=by or whoami(), id=new_id()))
+
+    async def pause(self, *, reason: str = "", by: str | None = None) -> Receipt:
+        """Let what runs finish and start nothing new, until `resume`. What people decide is still taken meanwhile.
+
+        Raises:
+            DecisionRejected: If it is paused already, or has ended.
+            RunNotFound: If there is no such run.
+        """
+        return await self._update(PAUSE, Pause(reason=reason, by=by or whoami(), id=new_id()))
+
+    async def _update(self, name: str, wanted: Wanted) -> Receipt:
+        try:
+            receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
+                name, wanted, result_type=Receipt, rpc_timeout=_PATIENCE
+            )
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            return await self._leave(name, wanted)
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            reason = cause.type or "rejected" if isinstance(cause, ApplicationError) else "rejected"
+            raise DecisionRejected(getattr(cause, "message", str(cause)), reason) from error
+        except RPCError as error:
+            raise self._rpc(error) from error
+        if not receipt.accepted:
+            raise DecisionRejected(receipt.message, receipt.reason)
+        return receipt
+
+    async def _leave(self, name: str, wanted: Wanted) -> Receipt:
+        """Leave it with the run as a signal, which is kept until a worker is there to take it."""
+        try:
+            await self._workflow().signal(name, wanted)
+        except RPCError as error:
+            raise self._rpc(error) from error
+        text = "No worker answered: it is kept, and takes effect when one is back."
+        return Receipt(accepted=True, call=getattr(wanted, "call", ""), reason="queued", message=text)
+
+
+def new_id() -> str:
+    """Return the id of a decision: it may be sent by two ways."""
+    return secrets.token_hex(8)
+
+
+def whoami() -> str:
+    """Return user and host of this process: who decides, as far as it can tell."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
