@@ -10,8 +10,9 @@ from typing import Any
 
 from temporalio import activity
 
-from perdure import Approval, Client, Done, Limits, NotDone, Tool, ToolContext, ToolError, tool
+from perdure import Approval, Client, Done, Limits, NotDone, Tool, ToolContext, ToolError, ask_user, tool
 from perdure.client import RunHandle
+from perdure.models import ModelRequest
 
 Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
 BOOKINGS = "replay-bookings"
@@ -203,6 +204,59 @@ async def resume(handle: RunHandle, client: Client) -> None:
     await handle.resume(add_steps=3)
 
 
+async def pause(handle: RunHandle, client: Client) -> None:
+    """Pause while a call waits for approval, approve it, and go on: by an update and by a plain signal."""
+    await until(handle, "approval_requested")
+    await handle.pause(by="ann", reason="lunch")
+    await handle.approve(by="ann")
+    await client.temporal.get_workflow_handle(handle.id).signal("resume", {"by": "ben", "add": {"steps": 2}})
+
+
+async def top_up(handle: RunHandle, client: Client) -> None:
+    """Give a run more that asks for it, and then nothing."""
+    del client
+    await until(handle, "paused")
+    await handle.resume(add_steps=1, by="ann")
+    await until(handle, "paused", 2)
+    await handle.resume(by="ann")
+
+
+async def speak(handle: RunHandle, client: Client) -> None:
+    """Say something while two calls wait for approval; then approve one and deny the other."""
+    workflow = client.temporal.get_workflow_handle(handle.id)
+    await until(handle, "approval_requested", 2)
+    await handle.say("How is it going?", by="ann")
+    await workflow.signal("say", "Hurry.")
+    await until(handle, "model_finished", 2)
+    await handle.approve("1.1", by="ann")
+    await handle.deny("1.2", by="ben", reason="it is mine")
+
+
+async def answer(handle: RunHandle, client: Client) -> None:
+    """Answer one question of two, and say something instead of the other answer."""
+    del client
+    await until(handle, "asked")
+    await handle.answer("Red.", by="ann")
+    await until(handle, "asked", 2)
+    await handle.say("You choose.", by="ann")
+
+
+async def interrupt(handle: RunHandle, client: Client) -> None:
+    """Break off a model call."""
+    workflow = client.temporal.get_workflow_handle(handle.id)
+    held = False
+    while not held:
+        described = (await workflow.describe()).raw_description
+        held = any(activity.last_worker_identity for activity in described.pending_activities)
+    await handle.say("Stop.", now=True, by="ann")
+
+
+async def cancel_by_signal(handle: RunHandle, client: Client) -> None:
+    """Cancel by a plain signal."""
+    await until(handle, "approval_requested")
+    await client.temporal.get_workflow_handle(handle.id).signal("cancel", "enough")
+
+
 # -- the scenarios -----------------------------------------------------------------------------------------
 
 
@@ -214,6 +268,12 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 def calls(*chosen: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return a reply with calls."""
     return {"calls": list(chosen), **more}
+
+
+def unless_told(request: ModelRequest) -> dict[str, Any]:
+    """Take a minute for the answer, unless somebody else than the runtime spoke last."""
+    told = len(request.messages) > 1
+    return {"text": "As you say." if told else "…", "delay": 0 if told else 60}
 
 
 SALES = calls(call("sell", what="a chair"), call("sell", what="a table"))
@@ -285,6 +345,18 @@ SCENARIOS = {
     "signalled_too_early": Scenario(
         [calls(call("sell", what="a chair"), delay=0.3), {"text": "Sold.", "delay": 1.2}], [sell], speak_too_early
     ),
+    "paused_and_resumed": Scenario([calls(call("sell", what="a chair")), "Sold."], [sell], pause),
+    "asked_for_more": Scenario(
+        [LOOKS[0], LOOKS[1], "Not everywhere."], [look], top_up, {"limits": Limits(steps=2, on_exhausted="ask")}
+    ),
+    "said_while_waiting_for_approval": Scenario([SALES, "It waits.", "Sold one.", "Sold one."], [sell], speak),
+    "question_answered": Scenario(
+        [calls(call("ask_user", question="Which colour?")), calls(call("ask_user", question="Sure?")), "Red, then."],
+        [ask_user],
+        answer,
+    ),
+    "interrupted_now": Scenario([unless_told], meanwhile=interrupt),
+    "cancelled_by_signal": Scenario([SALES], [sell], cancel_by_signal),
     "repeated_calls": Scenario([LOOKS[0]] * 6 + ["Nothing there."], [look]),
     "no_progress": Scenario(LOOKS[:2] * 9, [look], options={"limits": Limits(steps=30)}),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
