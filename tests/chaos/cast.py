@@ -11,7 +11,7 @@ import socket
 from contextlib import closing
 from uuid import uuid4
 
-from perdure import Agent, Done, NotDone, ToolContext, tool
+from perdure import Agent, Done, NotDone, ToolContext, ask_user, tool
 from perdure.activities.providers import register
 from perdure.messages import AssistantMessage
 from perdure.testing import ScriptedModel
@@ -120,6 +120,7 @@ TOOLS = [
     paying_in_thread("pay_in_thread"),
     paying_in_thread("pay_in_thread_probed", probe=was_done),
     performing("pay_probed_soon", effect="unsafe", probe=was_done, timeout=2),
+    ask_user,
 ]
 
 
