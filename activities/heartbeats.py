@@ -76,7 +76,10 @@ class Pulse:
 
 @asynccontextmanager
 async def heartbeats() -> AsyncGenerator[Pulse]:
-    """Heartbeat three times per heartbeat timeout while the block runs; without a timeout, only when asked to."""
+    """Heartbeat three times per heartbeat timeout while the block runs; without a timeout, only when asked to.
+
+    Where a worker has little to do it heartbeats more often: what a heartbeat brings back is the cancellation.
+    """
     pulse = Pulse()
     timeout = activity.info().heartbeat_timeout
     task = asyncio.create_task(_beat(pulse, timeout.total_seconds() / 3)) if timeout else None
@@ -90,10 +93,20 @@ async def heartbeats() -> AsyncGenerator[Pulse]:
             task.cancel()
 
 
-async def _beat(pulse: Pulse, interval: float) -> None:
-    while True:
-        await asyncio.sleep(interval)  # first: a quick call then costs the server no request but its result
-        pulse.beat()
+PROMPT, RATE = 0.6, 80
+"""Seconds between two heartbeats at least, and how many a second a worker sends, up to three per heartbeat timeout."""
+
+_beating: set[Pulse] = set()
+
+
+async def _beat(pulse: Pulse, longest: float) -> None:
+    _beating.add(pulse)
+    try:
+        while True:  # waiting first: a quick call then costs the server no request but its result
+            await asyncio.sleep(min(longest, max(PROMPT, len(_beating) / RATE)))
+            pulse.beat()
+    finally:
+        _beating.discard(pulse)
 
 
 async def given_up() -> bool:

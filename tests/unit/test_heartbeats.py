@@ -1,5 +1,6 @@
 """What an attempt learns from the engine, and what it leaves to the attempts after it."""
 
+import asyncio
 import dataclasses
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -103,3 +104,25 @@ async def test_attempt_that_the_engine_does_not_await_any_more_is_given_up(error
 @pytest.mark.parametrize(("left", "begins"), [(timedelta(minutes=1), True), (timedelta(), False)])
 def test_no_body_begins_after_its_deadline(left, begins):
     assert Gate(datetime.now(UTC) + left).enter() is begins
+
+
+@pytest.mark.parametrize(("others", "waits"), [(0, 0.6), (99, 1.25), (1000, 5.0)])
+async def test_a_cancellation_is_heard_within_a_second_unless_a_worker_has_much_to_do(others, waits, monkeypatch):
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await forever.wait()
+
+    forever = asyncio.Event()
+    environment = ActivityEnvironment()
+    environment.info = dataclasses.replace(environment.info, heartbeat_timeout=timedelta(seconds=15))
+
+    async def lives():
+        monkeypatch.setattr("perdure.activities.heartbeats._beating", {Pulse() for _ in range(others)})
+        async with heartbeats():
+            await asyncio.tasks.sleep(0)
+
+    monkeypatch.setattr("perdure.activities.heartbeats.asyncio.sleep", sleep)
+    await environment.run(lives)
+    assert slept == [waits]
