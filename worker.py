@@ -61,7 +61,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     async with Toolbox(by_name, client, settings.threads) as toolbox:
         edge = Edge(settings)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
-        tools = ToolActivities(by_name, toolbox, conversations, settings.cancel_grace)
+        tools = ToolActivities(by_name, toolbox, conversations, settings)
         workers = [
             _worker(client, task_queue, models, tools, settings),
             *_model_workers(client, task_queue, models, by_name, settings),

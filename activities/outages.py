@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -20,11 +19,11 @@ class Outage:
     """How one tool has fared of late: a breaker, since when it fails, and of what.
 
     Args:
-        clock: For the breaker: returns seconds.
+        breaker: Says when it is left alone.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._breaker = Breaker(clock=clock)
+    def __init__(self, breaker: Breaker) -> None:
+        self._breaker = breaker
         self._since: datetime | None = None
         self._last = ""
 
@@ -56,10 +55,14 @@ class Outage:
 
 
 class Outages(defaultdict[tuple[str, str], Outage]):
-    """By agent and tool."""
+    """By agent and tool.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(lambda: Outage(clock))
+    Args:
+        breaker: Makes one.
+    """
+
+    def __init__(self, breaker: Callable[[], Breaker]) -> None:
+        super().__init__(lambda: Outage(breaker()))
 
 
 def failure(ended: Ended[Any]) -> str | None:

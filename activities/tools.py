@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, assert_never, get_type_hints
 
 from temporalio import activity
@@ -16,6 +16,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Returned, Stopped, run_body
+from perdure.activities.breakers import Breaker
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import given_up, heartbeats
@@ -26,6 +27,7 @@ from perdure.errors import ToolError
 from perdure.messages import JSON, ResultStatus, ToolMessage, ToolResult, parse_json
 from perdure.reports import ProbeReport, ToolReport, UndoReport
 from perdure.results import as_text, report_of_value, short, words
+from perdure.settings import Settings
 from perdure.tools import Done, NotDone, Tool, Unknown
 from perdure.wire import PROBE, UNDO, UNDO_SUFFIX, ProbeInput, ToolInput, UndoInput
 
@@ -41,17 +43,18 @@ class ToolActivities:
         agents: The agents served, by name.
         toolbox: Where tools run.
         conversations: Told of each result, so that the next model call finds it in memory.
-        cancel_grace: How long a cancelled body may take to unwind.
+        settings: `cancel_grace`, and `breaker_…` for tools that only read.
     """
 
     def __init__(
-        self, agents: Mapping[str, Agent], toolbox: Toolbox, conversations: Conversations, cancel_grace: timedelta
+        self, agents: Mapping[str, Agent], toolbox: Toolbox, conversations: Conversations, settings: Settings
     ) -> None:
         self._agents = agents
         self._toolbox = toolbox
         self._conversations = conversations
-        self._grace = cancel_grace.total_seconds()
-        self._outages = Outages()
+        self._grace = settings.cancel_grace.total_seconds()
+        window, pause = settings.breaker_window.total_seconds(), settings.breaker_open.total_seconds()
+        self._outages = Outages(lambda: Breaker(settings.breaker_failures, window, pause))
 
     @activity.defn(dynamic=True)
     async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:

@@ -91,7 +91,7 @@ class Settings(BaseSettings):
             holds them back; a retry counts as a call. Default: no limit.
         tenant_weights: Shares of tenants that are not 1: `{"acme": 3}`. Those of whoever starts a run count.
         max_runs: Runs kept in memory by a worker. Default 1000.
-        breaker_failures: So many failures of a model provider (of a tool's service) in a row, within
+        breaker_failures: So many failures of a model provider (or of a tool that only reads) in a row, within
             `breaker_window`, and this worker leaves it alone for `breaker_open`. Default 5.
         breaker_window: Default 60 s.
         breaker_open: Default 30 s.

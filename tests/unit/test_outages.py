@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perdure.activities.bodies import Ended, Overdue, Raised, Returned, Stopped
+from perdure.activities.breakers import Breaker
 from perdure.activities.outages import Outages
 from perdure.errors import ToolError
 
@@ -19,6 +20,10 @@ class Clock:
         return self.now
 
 
+def watched(clock: Clock) -> Outages:
+    return Outages(lambda: Breaker(clock=clock))
+
+
 def told(outages: Outages, *ends: Ended[Any], name: str = "look") -> str | None:
     """Let attempts end so, and return what is said of the tool then."""
     for ended in ends:
@@ -28,21 +33,21 @@ def told(outages: Outages, *ends: Ended[Any], name: str = "look") -> str | None:
 
 
 def test_a_tool_that_fails_five_times_in_a_row_is_left_alone_and_it_is_said_why() -> None:
-    outages = Outages(Clock())
+    outages = watched(Clock())
     assert told(outages, *[DOWN] * 4) is None
     assert "asked again in 30 s. Last: It did not end in time." in str(told(outages, Overdue(abandoned=False)))
     assert told(outages, name="another") is None
 
 
 def test_a_tool_that_refuses_works_and_one_that_was_stopped_tells_nothing() -> None:
-    outages = Outages(Clock())
+    outages = watched(Clock())
     assert told(outages, *[DOWN] * 4, Raised(ToolError("No such city.")), *[DOWN] * 4) is None
     assert told(outages, *[Stopped(shutdown=False, abandoned=False)] * 9) is None
 
 
 def test_one_attempt_shows_whether_it_is_back() -> None:
     clock = Clock()
-    outages = Outages(clock)
+    outages = watched(clock)
     told(outages, *[DOWN] * 5)
     clock.now = 31
     assert told(outages) is None
