@@ -67,3 +67,10 @@ def test_every_command_shown_is_one_that_the_command_line_takes(document: str, l
     if len(words) > 1:
         arguments = ["done" if word == "done|not-done|retry" else word for word in words[1:]]
         command.make_context(words[0], arguments)  # raises if it is not taken
+
+
+def test_the_agents_of_the_guide_to_effects_can_be_declared_as_shown() -> None:
+    declared: dict[str, object] = {"__name__": "guide"}
+    for block in blocks(ROOT / "docs/guides/effects.md", "python"):
+        exec(block, declared)
+    assert {"agent", "book", "send", "weather"} <= set(declared)
