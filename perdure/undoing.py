@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.messages import ToolResult, Undone, UserMessage
+from perdure.messages import Saying, ToolResult, Undone, UserMessage
 from perdure.reports import UndoReport
 from perdure.state import CallState, CallStatus, DoneEffect, RunState
 
@@ -92,7 +92,9 @@ def carry_on(resumed: RunState, closed: RunState) -> None:
     for effect in resumed.effects:
         effect.status = "done" if effect.status in ("undoing", "failed") else effect.status
     resumed.effects = [effect for effect in resumed.effects if effect.status != "undone"]
-    if told and not resumed.open_calls:
+    if told and resumed.open_calls:
+        resumed.said.append(Saying(content=_words(told), by="perdure"))  # no result may be missing before it
+    elif told:
         resumed.messages.append(UserMessage(role="user", content=_words(told), source="runtime"))
 
 

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from perdure import undoing
 from perdure.budgets import Additions
 from perdure.errors import ToolDefinitionError
-from perdure.outcomes import begin_undoing, close, result_of, start
+from perdure.outcomes import begin_undoing, close, doubt, result_of, start
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import UndoReport
 from perdure.resuming import carried_on
-from perdure.state import CallStatus, Outcome, RunState, begin
+from perdure.state import CallStatus, Doubt, Outcome, RunState, begin
 from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
 from perdure.tools import Tool, tool
-from perdure.turns import close_soon, fail, fold_turn
+from perdure.turns import close_soon, fail, fold_turn, open_turn
 from tests.unit.test_steps import asks
-from tests.unit.test_steps_whatever_happens import choices, conclude, launch, look_up, move, turns
+from tests.unit.test_steps_whatever_happens import choices, conclude, launch, look_up, move, paired, turns
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COMPENSATED = ("put", "send", "pay", "log")
@@ -173,6 +173,22 @@ def test_what_could_not_be_undone_is_tried_again_if_the_resumed_run_ends_so_too(
     assert next_step(resumed) == CallModel()
     begin_undoing(resumed, CANCELLED)
     assert next_step(resumed) == Undo("1.1")
+
+
+def test_a_resumed_run_is_told_what_was_undone_though_a_call_is_still_in_doubt() -> None:
+    state = a_run()
+    done(state, "put")
+    fold_turn(state, asks("send"), NOW)
+    start(state, state.calls[0])
+    doubt(state, state.calls[0], Doubt(message="Who knows."))
+    begin_undoing(state, CANCELLED)
+    undoing.fold(state.effects[0], UndoReport(status="undone"))
+    resumed = carried_on(state, Additions(steps=5))
+    assert next_step(resumed) == CallModel()
+    open_turn(resumed, answer_only=False)
+    assert paired(resumed)
+    assert "put (call 1.1)" in str(resumed.messages[-1])
+    assert resumed.parked[0].status is CallStatus.IN_DOUBT
 
 
 # -- declared --------------------------------------------------------------------------------------------------
