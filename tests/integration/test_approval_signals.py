@@ -238,10 +238,16 @@ async def happened(stage, handle, what):
 
 
 async def test_a_decision_that_reaches_the_run_together_with_its_question_is_kept(stage, book, booked):
-    agent = stage.agent([{**calling("1A"), "delay": 1}, "done"], [book])
+    asked = asyncio.Event()
+
+    def reply(_):
+        asked.set()
+        return {**calling("1A"), "delay": 1}
+
+    agent = stage.agent([reply, "done"], [book])
     await stage.serve(agent, settings=stage.client.settings.model_copy(update={"grace": timedelta(seconds=10)}))
     handle = await stage.start_again(agent)
-    await stage.until_held(handle, "perdure.model")
+    await asked.wait()
     await stage.stop()  # the model's reply is still recorded; nobody is left to act on it
     await stage.until(handle, "approval_requested")
     await stage.signal(handle, "approve", "1.1")

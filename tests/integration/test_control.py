@@ -10,11 +10,26 @@ from perdure.budgets import Additions
 from perdure.errors import DecisionRejected
 from perdure.messages import UserMessage
 from perdure.policies import Approval, Limits
+from perdure.testing import ScriptedModel
 from perdure.tools import ask_user, tool
 
 
 def calling(*names, **more):
     return {"calls": [{"name": name, "arguments": {}} for name in names], **more}
+
+
+class Held(ScriptedModel):
+    """Gives its replies once it is let go on."""
+
+    def __init__(self, *replies):
+        super().__init__(replies)
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def generate(self, request):
+        self.asked.set()
+        if len(request.messages) == 1:
+            await self.go_on.wait()
+        return await super().generate(request)
 
 
 QUESTION = {"calls": [{"name": "ask_user", "arguments": {"question": "Which day?"}}]}
@@ -187,9 +202,11 @@ async def test_messages_reach_the_model_before_its_next_turn_in_their_order(stag
 
 
 async def test_a_message_during_the_last_words_makes_the_model_speak_again(stage):
-    handle = await stage.start([{"text": "bye", "delay": 0.5}, "as you say"])
-    await stage.until_held(handle, "perdure.model")
+    model = Held("bye", "as you say")
+    handle = await stage.start(model)
+    await model.asked.wait()
     await handle.say("wait")
+    model.go_on.set()
     run = await stage.end(handle)
     assert run.result.text == "as you say"
     assert stage.model.requests[1].messages[-1].content == "wait"
@@ -246,11 +263,9 @@ async def test_a_parked_call_is_executed_while_the_model_speaks(stage, done, boo
 
 
 async def test_now_breaks_off_the_model_call_under_way(stage):
-    def reply(request):
-        return "I hear you" if request.messages[-1].content == "stop" else {"text": "never heard", "delay": 20}
-
-    handle = await stage.start([reply])
-    await stage.until_held(handle, "perdure.model")
+    model = Held("I hear you")
+    handle = await stage.start(model)
+    await model.asked.wait()
     await handle.say("stop", now=True)
     run = await stage.end(handle)
     assert (run.result.text, run.result.steps) == ("I hear you", 2)
@@ -271,10 +286,16 @@ async def test_now_interrupts_no_tool(stage, done, anchor, hold):
 
 
 async def test_a_reply_that_meets_the_interruption_is_kept(stage):
-    agent = stage.agent([{"text": "just in time", "delay": 1}, "and more"])
+    asked = asyncio.Event()
+
+    def just_in_time(_):
+        asked.set()
+        return {"text": "just in time", "delay": 1}
+
+    agent = stage.agent([just_in_time, "and more"])
     await stage.serve(agent, settings=stage.client.settings.model_copy(update={"grace": timedelta(seconds=10)}))
     handle = await stage.start_again(agent)
-    await stage.until_held(handle, "perdure.model")
+    await asked.wait()
     await stage.stop()  # the reply is still recorded; nobody is left to act on it
     await stage.until(handle, "model_finished")
     await stage.signal(handle, "say", {"content": "stop", "now": True})
