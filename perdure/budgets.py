@@ -104,6 +104,13 @@ def scarce(state: RunState) -> set[str]:
     return {name for turns, name, _ in _turns(state) if turns <= 1}
 
 
+def still_scarce(state: RunState, resumed: RunState) -> list[str]:
+    """Return the limits that a resumed run would reach at once: no turn is left, or they ended it and are as before."""
+    ended = scarce(state) if state.outcome and state.outcome.status == "budget_exhausted" else set[str]()
+    same = {name for name in ended if getattr(state.limits, name) == getattr(resumed.limits, name)}
+    return [name for turns, name, _ in _turns(resumed) if turns <= 0 or (turns == 1 and name in same)]
+
+
 def _scarcest(state: RunState) -> tuple[int, str, str]:
     return min(_turns(state), key=lambda each: each[0])
 

@@ -27,7 +27,7 @@ from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlre
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents import Agent, Task
-from perdure.budgets import Additions, exhausted, turns_left
+from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
@@ -133,6 +133,14 @@ class Client:
             raise _unreachable(self.temporal, error) from error
 
 
+_MORE = {
+    "steps": "--add-steps 5",
+    "input_tokens": "--add-input-tokens 100000",
+    "output_tokens": "--add-output-tokens 10000",
+    "usd": "--add-usd 0.50",
+    "wall_time": "--add-minutes 10",
+}
+"""How each limit is raised, on the command line."""
 _TASK = timedelta(seconds=5)
 """How long a run stands still after a worker was lost while it decided; the engine's default is 10 s."""
 
@@ -307,10 +315,9 @@ class RunHandle(Speaking):
         if state.outcome and state.outcome.status == "completed":
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
         carried = carried_on(state, add)
-        if not turns_left(carried):
-            raise PerdureError(
-                f"Run {self.id}: {exhausted(carried).reason} Resume it with more, such as --add-steps 5."
-            )
+        if lacking := still_scarce(state, carried):
+            hint = " ".join(_MORE[name] for name in lacking)
+            raise PerdureError(f"Run {self.id}: {exhausted(carried).reason} Resume it with more, such as {hint}.")
         request = RunRequest(
             spec=state.spec,
             spec_hash=content_hash(state.spec),

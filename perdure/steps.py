@@ -123,7 +123,9 @@ def _due(state: RunState) -> bool:
 
 
 def _next_turn(state: RunState) -> Step:
-    """Return how the model is asked, by what the run may still spend. Its last turn comes when nothing is open."""
+    """Return how the model is asked, by what the run may still spend. Its one last turn comes when nothing is open."""
+    if state.closing:
+        return Finish(exhausted(state))
     if wanted := leases.wanted(state):
         return Borrow(wanted)
     left = turns_left(state)

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from perdure.budgets import Additions, Allowance, Clock, allowance, cost, exhausted, turns_left
+from perdure.budgets import Additions, Allowance, Clock, allowance, cost, exhausted, still_scarce, turns_left
 from perdure.messages import AssistantMessage, ToolCall, Usage
 from perdure.outcomes import start
 from perdure.policies import AgentSpec, Limits, ToolSpec
 from perdure.reports import ModelTurn
+from perdure.resuming import carried_on
 from perdure.state import RunState, begin
 from perdure.steps import CallModel, Finish, next_step
-from perdure.turns import fold_turn
+from perdure.turns import fail, fold_turn, open_turn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOOK = ToolSpec(name="look", description="Look.", parameters={}, effect="read")
@@ -135,3 +136,39 @@ def test_time_spent_waiting_for_people_is_not_counted():
     assert clock.tick(NOW + timedelta(days=3)) == timedelta(seconds=3)
     clock.waits = False
     assert clock.tick(NOW + timedelta(days=3, seconds=2)) == timedelta(seconds=5)
+
+
+def test_the_last_turn_is_one_turn_whatever_it_says():
+    state = a_run(wall_time=60)
+    fold_turn(state, turn(), NOW)
+    state.outcome, state.ran = None, timedelta(seconds=55)
+    assert next_step(state) == CallModel(answer_only=True)
+    open_turn(state, answer_only=True)
+    fold_turn(state, turn(calls=2), NOW)
+    step = next_step(state)
+    assert isinstance(step, Finish)
+    assert step.outcome.status == "budget_exhausted"
+
+
+@pytest.mark.parametrize(
+    ("more", "lacking"),
+    [
+        (Additions(steps=5), ["usd"]),
+        (Additions(usd=Decimal("0.01")), []),
+        (Additions(usd=Decimal(1)), []),
+    ],
+)
+def test_a_run_that_has_ended_at_a_limit_needs_more_of_that(more, lacking):
+    state = a_run(usd="0.25")
+    fold_turn(state, turn(), NOW)
+    state.outcome = exhausted(state)
+    assert still_scarce(state, carried_on(state, more)) == lacking
+
+
+def test_a_run_that_has_failed_needs_more_only_where_nothing_is_left():
+    state = a_run(steps=2)
+    fold_turn(state, turn(), NOW)
+    fail(state, "authentication", "no key")
+    assert still_scarce(state, carried_on(state, Additions())) == []
+    state.steps = 2
+    assert still_scarce(state, carried_on(state, Additions())) == ["steps"]
