@@ -71,7 +71,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             try:
                 yield stop
             finally:
-                await asyncio.wait({announcing}, timeout=5)  # a store's patience: cut off, it leaves a connection open
+                await asyncio.wait({announcing}, timeout=1)
                 announcing.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await announcing
@@ -164,13 +164,15 @@ async def _announce(namespace: str, agents: Mapping[str, Agent], task_queue: str
         )
         for agent in agents.values()
     ]
+
+    async def announce() -> None:
+        async with contextlib.aclosing(open_store(store_url(settings))) as store:
+            await store.announce_all(namespace, task_queue, entries)
+
     while True:
         try:
-            store = open_store(store_url(settings))
-            try:
-                await store.announce_all(namespace, task_queue, entries)
-            finally:
-                await store.aclose()
+            # On a loop of its own, which nobody cancels: a connection that is cut off while it opens is never closed.
+            await asyncio.to_thread(lambda: asyncio.run(announce()))
         except ConnectionFailed as error:
             _log.warning("agents are served, but not listed yet: %s", error)
             await asyncio.sleep(5)

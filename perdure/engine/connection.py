@@ -136,6 +136,10 @@ def _reason(error: Exception) -> str:
     return (told[1] if told else text.partition("\n")[0][:200]).rstrip(".").lower()
 
 
+_CHANGED = "branch tokens"
+"""Words of the server where a history got another branch while it was being read: it has to be read anew."""
+
+
 class Absence:
     """The absence of a server that is being restarted: whoever only waits, waits for it as well."""
 
@@ -148,10 +152,8 @@ class Absence:
         if now - self._last > 15:  # noqa: PLR2004 - calls themselves try for 10 s, so the server was back meanwhile
             self._since = now
         self._last = now
-        if (
-            error.status not in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN)
-            or now - self._since > LONGEST_ABSENCE
-        ):
+        gone = error.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN) or _CHANGED in error.message
+        if not gone or now - self._since > LONGEST_ABSENCE:
             return False
         await asyncio.sleep(0.5)
         return True
