@@ -17,33 +17,62 @@ from perdure.messages import Usage
 from perdure.results import short
 
 _AT_ONCE = timedelta(milliseconds=1)
-"""The engine takes a delay of zero for none given."""
+"""The engine takes a delay of zero for none given, and has its own idea of one so short: see `AtOnce`."""
 
 _NOT_MINE = frozenset({"authentication", "quota", "overloaded"})
 """Kinds after which another model is asked at once, where there is one."""
 
 
-def due(tried: Tried, models: Sequence[str], wait: Callable[[str], float]) -> tuple[Tried, float]:
+_FAILS = "it failed again and again"
+
+_LONGEST_WORDS = 300
+"""Characters of what each of the models has said."""
+
+
+class AtOnce(ApplicationError):
+    """A failure after which to go on at once, in the same attempt: the engine would take about a second."""
+
+
+def due(
+    tried: Tried, models: Sequence[str], wait: Callable[[str], float], refused: Callable[[str], str]
+) -> tuple[Tried, float]:
     """Return `tried` with the first model from the due one on that may be asked now, and 0.
 
-    Where none may, `tried` as it is, and the seconds until one may be asked. `wait` tells them of a model.
+    Where none may, `tried` as it is, and the seconds until one may be asked. `wait` tells them of a model. One of which
+    `refused` tells why it has just refused is asked only if no other may be.
     """
-    waits = [wait(model) for model in models[tried.model :]]
+    rest = models[tried.model :]
+    waits = [wait(model) for model in rest]
     if 0 not in waits:
         return tried, min(waits)
-    skipped = waits.index(0)
+    why = [_FAILS if seconds else refused(model) for model, seconds in zip(rest, waits, strict=True)]
+    skipped = why.index("") if "" in why else waits.index(0)
     if not skipped:
         return tried, 0.0
-    reason = tried.reason or f"{models[tried.model]} is not asked at present: it failed again and again."
-    return tried.model_copy(update={"model": tried.model + skipped, "failed": 0, "place": None, "reason": reason}), 0.0
+    said = [
+        f"{model} is not asked at present: {_brief(words)}" for model, words in zip(rest, why[:skipped], strict=False)
+    ]
+    return _moved(tried, skipped, "; ".join(said)), 0.0
 
 
 def move_on(tried: Tried, models: Sequence[str], words: str) -> Tried | None:
     """Return what is tried next after the due model, which failed with these words; None if it was the last."""
     if tried.model + 1 >= len(models):
         return None
-    reason = tried.reason or f"{models[tried.model]}: {short(words)}"
-    return tried.model_copy(update={"model": tried.model + 1, "failed": 0, "place": None, "reason": reason})
+    return _moved(tried, 1, f"{models[tried.model]}: {_brief(words)}")
+
+
+def _moved(tried: Tried, by: int, said: str) -> Tried:
+    changes = {"model": tried.model + by, "failed": 0, "place": None, "reason": _joined(tried, said)}
+    return tried.model_copy(update=changes)
+
+
+def _joined(tried: Tried, said: str) -> str:
+    return short(f"{tried.reason}; {said}" if tried.reason else said)
+
+
+def _brief(words: str) -> str:
+    return (words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…").strip().removesuffix(".")
 
 
 def next_try(error: ModelError, tried: Tried, models: Sequence[str], attempts: int) -> Tried | None:
@@ -89,7 +118,12 @@ class Attempt:
             return None
         return self._seconds - (datetime.now(UTC) - activity.info().scheduled_time).total_seconds()
 
-    def choose(self, wait: Callable[[str], float]) -> None:
+    def resume(self) -> None:
+        """Go on with what a failure has left, as the next attempt would."""
+        self.tried = self._pulse.tried
+        self._pulse.beat()
+
+    def choose(self, wait: Callable[[str], float], refused: Callable[[str], str]) -> None:
         """Take the first model that may be asked now.
 
         Raises:
@@ -97,7 +131,7 @@ class Attempt:
         """
         if self.seconds_left is not None and self.seconds_left <= 0:
             raise self.ended("budget", "The run's time is up.")
-        self.tried, seconds = due(self.tried, self._models, wait)
+        self.tried, seconds = due(self.tried, self._models, wait, refused)
         if seconds:
             spread = timedelta(seconds=seconds * random.uniform(1, 1.2))  # noqa: S311 - or all would come at once
             text = f"{self.model} is not asked at present: it failed again and again."
@@ -126,13 +160,18 @@ class Attempt:
         """
         following = next_try(error, self.tried, self._models, attempts)
         if following is None:
-            all_tried = len(self._models) > 1 and (error.transient or error.kind in _NOT_MINE)
-            named = f" All models were tried: {', '.join(self._models)}."
-            return self.ended(error.kind, f"{short(error.message)}{named if all_tried else ''}")
+            return self.ended(error.kind, self._told(error.message))
         same = following.model == self.tried.model
         return self._again(
             error.kind, error.message, error.retry_after or backoff(following.failed) if same else _AT_ONCE, following
         )
+
+    def _told(self, words: str) -> str:
+        """Return the last words of the due model, after those of the models before it."""
+        if not self.tried.reason:
+            return short(words)
+        which = "All models failed" if self.model == self._models[-1] else "Models failed"
+        return f"{which}: {_joined(self.tried, f'{self.model}: {_brief(words)}')}."
 
     def ended(self, kind: str, words: str) -> ApplicationError:
         """Return what the engine is told of a call that is not to be tried again, with the tokens that it has cost."""
@@ -151,7 +190,8 @@ class Attempt:
                 return self.ended("budget", f"The run's time is up: {short(text)}")
             following, delay = moved, _AT_ONCE
         self._pulse.leave(following)
-        return ApplicationError(short(words), type=kind, next_retry_delay=delay)
+        failure = AtOnce if delay is _AT_ONCE else ApplicationError
+        return failure(short(words), type=kind, next_retry_delay=delay)
 
 
 def added(one: Decimal | None, other: Decimal | None) -> Decimal | None:

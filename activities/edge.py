@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.allowances import NotAllowed, left_of, reply_limit
-from perdure.activities.attempts import Attempt, added, backoff
+from perdure.activities.attempts import AtOnce, Attempt, added, backoff
 from perdure.activities.breakers import Breaker, Ended
 from perdure.activities.heartbeats import Pulse
 from perdure.activities.prices import cost
@@ -34,6 +34,12 @@ from perdure.settings import Settings
 
 _DOWN = frozenset({"connection", "timeout", "server", "overloaded"})
 """Kinds of failures that say that a provider is down."""
+
+_REFUSES = frozenset({"authentication", "quota"})
+"""Kinds of failures that say that a model refuses this customer, which a person has to mend."""
+
+_HASTE = 3.0
+"""Seconds: a failure that took longer leaves the next model an attempt of its own, with the whole time for it."""
 
 _SMALL_REPLY = 4_096
 """Tokens: a limit of a reply that every model takes, even one that refuses larger limits."""
@@ -53,7 +59,7 @@ class Answer:
         model: Which one it was, as the agent names it.
         wasted: Tokens of the attempts before that failed half-way.
         cost_usd: Of all attempts; None where a price is not known.
-        fallback: Why it was not the agent's first model; "" where it was.
+        fallback: Why none of those before it did, in the words of each; "" where it was the first.
     """
 
     reply: ModelReply
@@ -77,21 +83,35 @@ class Edge:
         self._id = uuid4().hex[:8]
         self._models: dict[str, Model] = {}
         self._breakers: dict[str, Breaker] = {}
+        self._refusals: dict[str, tuple[float, str]] = {}  # until when a model is left alone, and what it said
         self._throttles: dict[str, Throttle] = {}
         self._measured: dict[str, float] = {}  # tokens as a model counts them, by those estimated
         self._uncapped: set[str] = set()
 
     async def answer(self, models: Sequence[str], asked: ModelRequest, allowance: Allowance, pulse: Pulse) -> Answer:
-        """Make one request, to the first of `models` that may be asked.
+        """Ask the first of `models` that may be asked, and those after it where it fails at once.
 
         Raises:
             ApplicationError: If there is no reply; says whether and when to try again. What there is to know for
                 the next attempt is left with `pulse`.
         """
-        attempt, settings = Attempt(models, allowance, pulse), asked.settings
+        attempt, began = Attempt(models, allowance, pulse), self._clock()
         if attempt.tried.sent:
-            self._lose(attempt, settings, Usage(input_tokens=attempt.tried.sent, estimated=True))
-        attempt.choose(lambda model: self._breaker(model, settings).wait())
+            self._lose(attempt, asked.settings, Usage(input_tokens=attempt.tried.sent, estimated=True))
+        while True:
+            try:
+                return await self._ask(attempt, asked, allowance)
+            except AtOnce:
+                if self._clock() - began > _HASTE:
+                    raise
+            attempt.resume()
+
+    async def _ask(self, attempt: Attempt, asked: ModelRequest, allowance: Allowance) -> Answer:
+        """Make one request, to the first model that may be asked."""
+        settings = asked.settings
+        attempt.choose(
+            lambda model: self._breaker(model, settings).wait(), lambda model: self._refusal(_key(model, settings))
+        )
         tokens = math.ceil(request_tokens(asked) * self._measured.get(attempt.model, 1.0))
         limited = self._limited(attempt, asked, allowance, tokens)
         place = self._queue(attempt, tokens)
@@ -148,6 +168,9 @@ class Edge:
             lost = error.usage or half_way
             self._lose(attempt, settings, lost)
             throttle.correct(place, tokens, lost.input_tokens + lost.output_tokens)
+            if error.kind in _REFUSES:
+                until = self._clock() + self._settings.breaker_open.total_seconds()
+                self._refusals[_key(attempt.model, settings)] = until, error.message or error.kind
             if asked.settings != settings and error.kind in ("bad_request", "context_too_long"):
                 raise attempt.later(error.kind, error.message, uncapped=True) from None  # that limit may be the reason
             if error.kind != "rate_limited":
@@ -193,6 +216,7 @@ class Edge:
         if not usage.estimated and usage.input_tokens:
             ratio = usage.input_tokens / max(request_tokens(asked), 1)
             self._measured[attempt.model] = min(max(ratio, 0.2), 5.0)  # whatever a server reports
+        self._refusals.pop(_key(attempt.model, asked.settings), None)
         if attempt.tried.uncapped:
             self._uncapped.add(attempt.model)
 
@@ -202,10 +226,15 @@ class Edge:
         return attempt.later("rate_limited", words, wait, place=place, queue=self._id)
 
     def _model(self, name: str, settings: ModelSettings) -> Model:
-        key = f"{name} {settings.model_dump_json()}"
+        key = _key(name, settings)
         if key not in self._models:
             self._models[key] = open_model(name, settings)
         return self._models[key]
+
+    def _refusal(self, key: str) -> str:
+        """Return in what words a model has just refused this customer, or ""."""
+        until, words = self._refusals.get(key, (0.0, ""))
+        return words if self._clock() < until else ""
 
     def _breaker(self, model: str, settings: ModelSettings) -> Breaker:
         key = f"{model.partition(':')[0]} {address_of(model, settings)}"
@@ -236,6 +265,10 @@ def _price(attempt: Attempt, settings: ModelSettings, usage: Usage, answered: st
     names, address = (answered, attempt.model.partition(":")[2]), address_of(attempt.model, settings)
     found = (cost(name, usage, price, address=address) for name in names if name)
     return next((usd for usd in found if usd is not None), None)
+
+
+def _key(model: str, settings: ModelSettings) -> str:
+    return f"{model} {settings.model_dump_json()}"
 
 
 def _seconds(seconds: float) -> timedelta:

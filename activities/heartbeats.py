@@ -19,7 +19,7 @@ class Tried(Data):
 
     Attributes:
         model: Which of the agent's models is due, by its place in their order.
-        reason: Why it is not the first one, for a person.
+        reason: Why it is not the first one, in the words of each before it, for a person.
         failed: Attempts that count as tries of that model; those lost with their worker don't.
         place: Its place in the queue for that model's tokens per minute, where the next attempt need not join again.
         queue: The worker whose queue it is.

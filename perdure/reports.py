@@ -18,7 +18,7 @@ class ModelTurn(Data):
         wasted: Of the attempts before it that failed half-way.
         cost_usd: Of both. None where a price is not known.
         model: Which one answered.
-        fallback: Why the agent's first model did not, for a person; "" where it did.
+        fallback: Why those before it did not, in the words of each, for a person; "" where it is the agent's first.
     """
 
     message: AssistantMessage

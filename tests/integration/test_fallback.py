@@ -46,15 +46,16 @@ async def test_the_next_model_answers_once_the_tries_of_the_first_are_used(stage
     assert (done.result.status, done.result.text) == ("completed", "done")
     assert (first.calls, second.calls) == (3, 1)
     [event] = done.told("model_finished")
-    assert event.attempt == 4
+    assert event.attempt == 3
 
 
-async def test_all_down_ends_the_run_in_the_words_of_the_last_one(stage, raw_model, agent_of):
+async def test_all_down_ends_the_run_in_the_words_of_each(stage, raw_model, agent_of):
     first, second = raw_model(fails("authentication")), raw_model(fails("quota"))
     agent = agent_of(first, second)
     done = await run(stage, agent)
     assert (done.result.status, done.result.failure) == ("failed", "quota")
-    assert done.result.reason == f"It is down. All models were tried: {', '.join(agent.spec.models)}."
+    one, other = agent.spec.models
+    assert done.result.reason == f"All models failed: {one}: It is down; {other}: It is down."
     assert (first.calls, second.calls) == (1, 1)
 
 

@@ -121,18 +121,58 @@ async def test_the_next_model_answers_once_the_tries_of_the_first_are_used(provi
     worker = Worker()
     answer = await worker.call("a:1", "b:2")
     assert (answer.reply.text, answer.model) == ("hello", "b:2")
-    assert answer.fallback == "a:1: It is down."
+    assert answer.fallback == "a:1: It is down"
     assert len(first.asked) == 3
-    assert [round(delay, 3) for delay in worker.delays[2:]] == [0.001]  # to the next one without delay
-    assert all(0.4 <= delay <= 1.2 for delay in worker.delays[:2])
+    assert len(worker.delays) == 2  # to the next one within the attempt
+    assert all(0.4 <= delay <= 1.2 for delay in worker.delays)
 
 
 @pytest.mark.parametrize("kind", ["authentication", "quota", "overloaded"])
 async def test_a_model_that_can_not_answer_is_asked_once(provide, kind):
     first = provide("a", down(kind))
     provide("b", "hello")
-    assert (await Worker().call("a:1", "b:2")).model == "b:2"
+    worker = Worker()
+    assert (await worker.call("a:1", "b:2")).model == "b:2"
     assert len(first.asked) == 1
+    assert worker.delays == []
+
+
+async def test_each_model_that_failed_is_told_in_its_own_words_and_what_it_has_used_is_counted(provide):
+    provide("a", down("overloaded", "Down for maintenance (HTTP 503).", usage=Usage(input_tokens=10)))
+    provide("b", down("authentication", "invalid key (HTTP 401)", usage=Usage(input_tokens=5)))
+    provide("c", "hello")
+    worker = Worker()
+    answer = await worker.call("a:1", "b:2", "c:3")
+    assert (answer.model, answer.wasted, worker.delays) == ("c:3", Usage(input_tokens=15), [])
+    assert answer.fallback == "a:1: Down for maintenance (HTTP 503); b:2: invalid key (HTTP 401)"
+
+
+async def test_a_failure_that_took_long_leaves_the_next_model_an_attempt_of_its_own(provide):
+    worker = Worker()
+
+    def slow(_request):
+        worker.now += 60
+        return down("overloaded")
+
+    provide("a", slow)
+    provide("b", "hello")
+    assert (await worker.call("a:1", "b:2")).model == "b:2"
+    assert worker.delays == [0.001]
+
+
+@pytest.mark.parametrize("kind", ["authentication", "quota"])
+async def test_a_model_that_refuses_is_left_alone_for_a_while_by_agents_that_have_another(provide, kind):
+    first = provide("a", down(kind, "Not you."), down(kind, "Not you."), "welcome")
+    provide("b", "hello")
+    worker = Worker(breaker_open=20)
+    assert (await worker.call("a:1", "b:2")).reply.text == "hello"
+    again = await worker.call("a:1", "b:2")
+    assert (again.reply.text, again.fallback) == ("hello", "a:1 is not asked at present: Not you")
+    assert len(first.asked) == 1
+    worker.now += 20
+    assert (await worker.call("a:1", "b:2")).reply.text == "hello"
+    assert (await worker.call("a:1")).reply.text == "welcome"  # it has no other
+    assert (await worker.call("a:1", "b:2")).reply.text == "welcome"
 
 
 async def test_a_model_without_a_key_falls_back_too(provide, monkeypatch):
@@ -144,11 +184,11 @@ async def test_a_model_without_a_key_falls_back_too(provide, monkeypatch):
     assert (answer.model, "set NO_SUCH_KEY" in answer.fallback) == ("b:2", True)
 
 
-async def test_all_down_ends_in_the_words_of_the_last_one(provide):
+async def test_all_down_ends_in_the_words_of_each(provide):
     provide("a", down("quota"))
     provide("b", down("server", "Fire."))
     failure = await Worker().call("a:1", "b:2")
-    assert (failure.type, failure.message) == ("server", "Fire. All models were tried: a:1, b:2.")
+    assert (failure.type, failure.message) == ("server", "All models failed: a:1: It is down; b:2: Fire.")
 
 
 async def test_a_bad_request_is_not_repeated_elsewhere(provide):
@@ -413,4 +453,4 @@ async def test_another_model_is_asked_where_a_rate_limit_would_pass_the_runs_tim
     provide("a", rate_limited(60))
     provide("b", "hello")
     answer = await Worker().call("a:1", "b:2", seconds=30)
-    assert (answer.model, answer.fallback) == ("b:2", "a:1: Slow down.")
+    assert (answer.model, answer.fallback) == ("b:2", "a:1: Slow down")
