@@ -51,11 +51,13 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     """Serve `agents` on `task_queue` while the block runs; then stop.
 
     Raises:
-        AgentError: If two agents have one name, or a lifespan function fails.
+        AgentError: If two agents have one name, a model's provider or one with a rate is not known, or a lifespan
+            function fails.
         ConnectionFailed: If the server lacks the search attributes and they can't be registered.
     """
     by_name = _by_name(agents)
     providers.declare(settings.providers)
+    _check_providers(agents, settings)
     await search_attributes.ensure(client)
     conversations = Conversations(settings.cache_bytes)
     async with Toolbox(by_name, client, settings.threads) as toolbox:
@@ -83,6 +85,15 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
         if by_name.setdefault(agent.name, agent) is not agent:
             raise AgentError(f"Two agents of one file are named {agent.name!r}; rename one.")
     return by_name
+
+
+def _check_providers(agents: Sequence[Agent], settings: Settings) -> None:
+    for agent in agents:
+        for model in agent.spec.models:
+            if problem := providers.strange([model]):
+                raise AgentError(f"Agent {agent.name!r}: model {model!r}: {problem}")
+    if problem := providers.strange(settings.model_rate):
+        raise AgentError(f"A rate of model calls (--model-rate, PERDURE_MODEL_RATE): {problem}")
 
 
 @asynccontextmanager

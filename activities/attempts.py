@@ -11,6 +11,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.heartbeats import Pulse, Tried
+from perdure.activities.providers import UnknownProvider
 from perdure.budgets import Allowance
 from perdure.errors import ModelError
 from perdure.messages import Usage
@@ -77,7 +78,9 @@ def _brief(words: str) -> str:
 
 def next_try(error: ModelError, tried: Tried, models: Sequence[str], attempts: int) -> Tried | None:
     """Return what is tried after a failure; None if nothing is, since it would not help, or all were tried."""
-    if error.kind in _NOT_MINE and (moved := move_on(tried, models, error.message)):
+    if (error.kind in _NOT_MINE or isinstance(error, UnknownProvider)) and (
+        moved := move_on(tried, models, error.message)
+    ):
         return moved
     if not error.transient:
         return None

@@ -65,7 +65,7 @@ async def judge_reply(reply: ModelReply, model: str, spec: AgentSpec, agent: Age
         reasoning=list(reply.reasoning),
         provider=model.partition(":")[0],
     )
-    return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=reply.model or model)
+    return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=model, served=reply.model)
 
 
 async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run) -> ToolCall:

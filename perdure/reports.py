@@ -17,7 +17,8 @@ class ModelTurn(Data):
         usage: Of the attempt that gave this reply.
         wasted: Of the attempts before it that failed half-way.
         cost_usd: Of both. None where a price is not known.
-        model: Which one answered.
+        model: Which of the agent's models answered, as it names them: PROVIDER:NAME.
+        served: That model in the provider's words, which may be more exact.
         fallback: Why those before it did not, in the words of each, for a person; "" where it is the agent's first.
     """
 
@@ -27,6 +28,7 @@ class ModelTurn(Data):
     wasted: Usage = Usage()
     cost_usd: Decimal | None = None
     model: str = ""
+    served: str = ""
     fallback: str = ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from perdure.errors import ModelError
@@ -69,19 +69,35 @@ def known() -> list[str]:
     return sorted(_factories)
 
 
+class UnknownProvider(ModelError):
+    """No provider of this process has the name that a model begins with."""
+
+
+def strange(names: Iterable[str]) -> str | None:
+    """Return what is wrong with the first of these providers, or models by name, that is not known; None if all are."""
+    strangers = (provider for provider in (name.partition(":")[0] for name in names) if provider not in _factories)
+    if (provider := next(strangers, None)) is None:
+        return None
+    return (
+        f"provider {provider!r} is not known here; known providers are {', '.join(known())}."
+        " PERDURE_PROVIDERS makes a server one."
+    )
+
+
 def open_model(name: str, settings: ModelSettings) -> Model:
     """Return the model of that name. Costs no request; its connections open with the first one.
 
     Raises:
-        ModelError: `bad_request` if no provider has that name, or a setting can't be; `authentication` if
-            there is no key.
+        ModelError: `bad_request` (an `UnknownProvider`) if no provider has that name, or a setting can't be;
+            `authentication` if there is no key.
     """
     provider, _, rest = name.partition(":")
-    factory = _factories.get(provider)
-    if factory is None or not rest:
+    if not provider or not rest:
         names = ", ".join(known())
         raise ModelError("bad_request", f"Model {name!r} has to be PROVIDER:NAME; known providers are {names}.")
-    return factory(rest, settings)
+    if problem := strange([name]):
+        raise UnknownProvider("bad_request", f"Model {name!r}: {problem}")
+    return _factories[provider](rest, settings)
 
 
 def settings_of(name: str, settings: ModelSettings) -> ModelSettings:

@@ -174,7 +174,7 @@ def _reply(event: ev.ModelFinished, stream: TextIO) -> str:
     tried = f", attempt {event.attempt}" if event.attempt > 1 else ""
     cut = "" if event.finish in ("stop", "calls") else f", {event.finish}"
     calls = f", calls {one_line(', '.join(event.calls))}" if event.calls else ""
-    other = f" ({safe(event.model)}: {one_line(event.fallback, 300)})" if event.fallback else ""
+    other = f" ({safe(event.model)}, since {one_line(event.fallback, 600)})" if event.fallback else ""
     reply = f"model replied{other}{took}{tried}{cut}, {tokens(event.usage)}{money(event.cost_usd)}{calls}"
     aside = event.calls and event.text.strip()
     return f"{reply}\n{INDENT}{paint(one_line(event.text, 300), 'dim', stream)}" if aside else reply

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from perdure.errors import ModelError
+from perdure.errors import AgentError, ModelError
 from perdure.messages import Usage
 from perdure.models import ModelReply
 from perdure.policies import Limits, ModelSettings
@@ -298,13 +298,13 @@ async def test_an_adapter_that_wants_to_end_the_process_ends_its_run_only(stage,
     assert type(error).__name__ in done.result.reason
 
 
-async def test_a_model_that_nobody_provides_ends_the_run_with_those_known(stage):
+async def test_a_worker_refuses_an_agent_whose_model_nobody_provides(stage, stage_settings):
     agent = stage.agent(["done"])
-    stranger = type(agent)("subject", "nobody:x")
-    await stage.serve(stranger)
-    done = await stage.end(await stage.start_again(stranger))
-    assert (done.result.status, done.result.failure) == ("failed", "bad_request")
-    assert "known providers are" in done.result.reason
+    stranger = type(agent)("subject", [agent.spec.model, "nobody:x"])
+    with pytest.raises(AgentError, match="'subject': model 'nobody:x': provider 'nobody' is not known here; known"):
+        await stage.serve(stranger)
+    with pytest.raises(AgentError, match=r"--model-rate.*provider 'nobody' is not known here; known providers are"):
+        await stage.serve(agent, settings=stage_settings.model_copy(update={"model_rate": {"nobody": 5}}))
 
 
 async def test_a_model_that_hangs_is_given_up_at_its_timeout(stage):

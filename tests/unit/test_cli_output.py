@@ -164,6 +164,6 @@ def test_a_cost_is_told_where_it_is_known_and_a_model_that_stood_in_is_named():
     cost: dict[str, Any] = {"cost_usd": Decimal("0.01234"), "fallback": "openai:big is down"}
     reply = ev.ModelFinished(type="model_finished", model="openai:small", **cost, **COMMON)
     told = story.what(reply, StringIO())
-    assert told == "model replied (openai:small: openai:big is down), 0 tokens in, 0 out, $0.0123"
+    assert told == "model replied (openai:small, since openai:big is down), 0 tokens in, 0 out, $0.0123"
     unknown = story.what(ev.ModelFinished(type="model_finished", model="m", **COMMON), StringIO())
     assert "$" not in unknown

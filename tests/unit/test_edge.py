@@ -184,6 +184,12 @@ async def test_a_model_without_a_key_falls_back_too(provide, monkeypatch):
     assert (answer.model, "set NO_SUCH_KEY" in answer.fallback) == ("b:2", True)
 
 
+async def test_a_model_of_a_provider_that_is_not_known_falls_back_too(provide):
+    provide("b", "hello")
+    answer = await Worker().call("nosuch:x", "b:2")
+    assert (answer.model, "provider 'nosuch' is not known" in answer.fallback) == ("b:2", True)
+
+
 async def test_all_down_ends_in_the_words_of_each(provide):
     provide("a", down("quota"))
     provide("b", down("server", "Fire."))

@@ -192,7 +192,8 @@ async def test_reply_keeps_text_reasoning_usage_and_who_wrote_it():
     reply = ModelReply(text="half \ud83d", finish="stop", usage=usage, reasoning=[{"id": "r"}], model="gpt-x-1")
     turn = await judge_reply(reply, AGENT.spec.model, AGENT.spec, AGENT, at_once)
     assert (turn.message.text, turn.message.reasoning, turn.message.provider) == ("half ?", [{"id": "r"}], "openai")
-    assert (turn.finish, turn.usage, turn.model) == ("stop", usage, "gpt-x-1")
+    assert (turn.finish, turn.usage) == ("stop", usage)
+    assert (turn.model, turn.served) == (AGENT.spec.model, "gpt-x-1")
 
 
 # -- who is asked ---------------------------------------------------------------------------------------------

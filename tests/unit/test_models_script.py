@@ -169,3 +169,6 @@ def test_an_unknown_provider_lists_those_known(name):
     with pytest.raises(ModelError, match=r"known providers are openai, openai-responses, .*scripted") as caught:
         open_model(name, ModelSettings())
     assert caught.value.kind == "bad_request"
+    well_formed = name == "nope:x"
+    assert ("provider 'nope' is not known" in caught.value.message) == well_formed
+    assert ("PROVIDER:NAME" in caught.value.message) != well_formed
