@@ -39,7 +39,8 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "limits": state.limits,
         "started_at": projection.started_at,
         "waiting": list(standing.requests(projection)),
-        "retrying": now.attempts,
+        "under_way": now.under_way,
+        "retrying": [one for one in now.under_way if one.last_failure],
         "served": now.absence is None,
         "calls": calls,
         "events": projection.events,
@@ -60,12 +61,13 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
         yield from ("", paint("Waits for", "bold", stream))
         for request in requests:
             yield from story.request_lines(request, stream)
-    if now.attempts:
-        yield from ("", paint("Being tried again", "bold", stream))
-        yield from (f"  {story.attempt_line(attempt, datetime.now(UTC))}" for attempt in now.attempts)
+    if now.under_way:
+        yield from ("", paint("Under way", "bold", stream))
+        yield from (f"  {story.attempt_line(attempt, datetime.now(UTC))}" for attempt in now.under_way)
     yield from ("", paint("Timeline", "bold", stream))
     begun = projection.started_at or datetime.now(UTC)
-    shown = [event for event in projection.events if not isinstance(event, ev.ModelStarted)]
+    last = None if projection.ended else _asked(projection.events)
+    shown = [event for event in projection.events if event is last or not isinstance(event, ev.ModelStarted)]
     yield from (story.line(event, begun, stream) for event in shown)
     if result.calls:
         yield from ("", paint("Calls", "bold", stream))
@@ -107,6 +109,12 @@ def _head(
         ("Web UI", page or ""),
     ]
     yield from (f"{name:<9}{text}" for name, text in rows if text)
+
+
+def _asked(events: Sequence[ev.Event]) -> ev.Event | None:
+    """Return the start of the model call that has not ended yet."""
+    calls = [event for event in events if isinstance(event, ev.ModelStarted | ev.ModelFinished | ev.ModelFailed)]
+    return calls[-1] if calls and isinstance(calls[-1], ev.ModelStarted) else None
 
 
 def _held(state: RunState) -> str:

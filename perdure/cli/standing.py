@@ -62,26 +62,28 @@ class Request:
 
 @dataclass(frozen=True)
 class Now:
-    """What only the engine knows of an open run: what is being tried again, and the sentence if nobody serves it."""
+    """What only the engine knows of an open run: what is under way, and the sentence if nobody serves it."""
 
-    attempts: list[Attempt]
+    under_way: list[Attempt]
     absence: str | None
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """An activity under way that failed before.
+    """An activity under way, or due again after it failed.
 
     Attributes:
         number: Of the attempt under way or due, from 1.
-        last_failure: Why the one before failed.
+        last_failure: Why the one before failed; empty if none has.
         next_at: When the next one is due; None while one is under way.
+        since: Since when a worker has had this attempt; None while none has it.
     """
 
     what: str
     number: int
     last_failure: str
     next_at: datetime | None
+    since: datetime | None = None
 
 
 def status(projection: Projection) -> str:
@@ -135,28 +137,38 @@ def _request(run_id: str, call: CallState, since: datetime | None) -> Request:
 async def now(client: Client, run_id: str) -> Now:
     """Return what history does not tell; nothing if there is no such run."""
     try:
-        return Now(*await asyncio.gather(attempts(client, run_id), unserved(client, run_id)))
+        return Now(*await asyncio.gather(under_way(client, run_id), unserved(client, run_id)))
     except RPCError:
         return Now([], None)
 
 
 async def attempts(client: Client, run_id: str) -> list[Attempt]:
     """Return what is being tried again; history knows nothing of it until it ends."""
+    return [one for one in await under_way(client, run_id) if one.last_failure]
+
+
+async def under_way(client: Client, run_id: str) -> list[Attempt]:
+    """Return what a run is doing now, be it for the first time or again."""
     described = await client.temporal.get_workflow_handle(run_id).describe()
-    found = [one for one in described.raw_description.pending_activities if one.HasField("last_failure")]
-    return [await _attempt(client, one) for one in found]
+    return [await _attempt(client, one) for one in described.raw_description.pending_activities]
 
 
 async def _attempt(client: Client, pending: Any) -> Attempt:
+    from temporalio.api.enums.v1 import PendingActivityState
+
     from perdure.failures import explain
 
-    error = await client.temporal.data_converter.decode_failure(pending.last_failure)
+    failed = pending.HasField("last_failure")
+    taken = pending.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
     due = pending.next_attempt_schedule_time.ToDatetime(UTC) if pending.HasField("next_attempt_schedule_time") else None
     return Attempt(
         what=_activity(pending.activity_type.name, pending.activity_id),
         number=pending.attempt,
-        last_failure=explain(error),
+        last_failure=explain(await client.temporal.data_converter.decode_failure(pending.last_failure))
+        if failed
+        else "",
         next_at=due,
+        since=pending.last_started_time.ToDatetime(UTC) if taken else None,
     )
 
 

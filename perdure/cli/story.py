@@ -82,7 +82,7 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.WorkerTookOver():
             return f"worker {safe(event.worker)} has it"
         case ev.ModelStarted():
-            return f"model asked{' to answer now' if event.answer_only else ''}"
+            return f"model {safe(event.model)} asked{' to answer now' if event.answer_only else ''}"
         case ev.ModelFinished():
             return _reply(event, stream)
         case ev.ModelFailed():
@@ -238,6 +238,11 @@ def _question_lines(request: Request, since: str, stream: TextIO, indent: str) -
 
 
 def attempt_line(attempt: Attempt, now: datetime) -> str:
-    """Return what is being tried again: `model call: attempt 7, last failure: Connection refused`."""
+    """Return what is under way or tried again: `model call: attempt 7, last failure: Connection refused`."""
+    since = f"under way for {span(now - attempt.since)}" if attempt.since else ""
+    if not attempt.last_failure:
+        return f"{safe(attempt.what)}: {since or 'waits for a worker'}"
     due = f"; next in {span(attempt.next_at - now)}" if attempt.next_at and attempt.next_at > now else ""
-    return f"{safe(attempt.what)}: attempt {attempt.number}, last failure: {one_line(attempt.last_failure, 300)}{due}"
+    failure = one_line(attempt.last_failure, 300)
+    said = [f"attempt {attempt.number}", *([since] if since else []), f"last failure: {failure}"]
+    return f"{safe(attempt.what)}: {', '.join(said).rstrip('.') + due if due else ', '.join(said)}"
