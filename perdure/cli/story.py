@@ -35,6 +35,12 @@ COLOURS = {
 }
 
 
+_NOT_ASKED = {
+    "budget": "model not asked: too little is left of the run's budget",
+    "price_unknown": "model not asked: its price is not known",
+}
+
+
 def status_word(status: str, stream: TextIO | None = None) -> str:
     """Return a status, coloured."""
     return paint(status, COLOURS.get(status, ""), stream)
@@ -86,7 +92,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.ModelFinished():
             return _reply(event, stream)
         case ev.ModelFailed():
-            return f"{status_word('failed', stream)}: {one_line(event.message, 500)}"
+            kind = safe(event.error_type)  # what follows of it says why: the run's end, or its pause
+            return _NOT_ASKED.get(kind, f"model call {status_word('failed', stream)} ({kind})")
         case ev.ToolStarted():
             return f"{signature(event.name, event.arguments)} started"
         case ev.ToolFinished():

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 from datetime import UTC, datetime, timedelta
 
+import pytest
+from temporalio.api.failure.v1 import Failure
+
 from perdure.cli import report
 from perdure.cli.standing import Attempt, Now
-from tests.unit.histories import History
+from tests.unit.histories import History, own_failure
 
 
 def shown(history: History, *under_way: Attempt) -> str:
@@ -35,3 +38,26 @@ async def test_a_model_call_that_has_ended_is_not_shown_as_under_way():
     await history.start()
     await history.turn("look")
     assert "asked" not in shown(history)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "status"),
+    [
+        ("budget", "model not asked: too little is left of the run's budget", "budget_exhausted"),
+        ("price_unknown", "model not asked: its price is not known", "failed"),
+        ("unauthorized", "model call failed (unauthorized)", "failed"),
+    ],
+)
+async def test_why_the_model_gave_nothing_is_said_once_in_the_timeline(kind, line, status):
+    history = History()
+    await history.start()
+    failed = {"scheduled_event_id": await history.ask_model(), "failure": own_failure("Why it is.", kind)}
+    await history.add("activity_task_failed", failed)
+    result = history.projection.result()
+    assert (result.status, result.reason) == (status, "Why it is.")
+    failure = Failure(message="Why it is.")
+    failure.application_failure_info.details.CopyFrom(await history.payloads(result))
+    await history.add("workflow_execution_failed", {"failure": failure})
+    timeline = shown(history).partition("Timeline")[2]
+    assert line in timeline
+    assert timeline.count("Why it is.") == 1
