@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
@@ -12,6 +12,8 @@ from perdure.engine import search_attributes
 from perdure.wire import WORKFLOW
 
 _RESUMABLE = ("failed", "cancelled", "budget_exhausted")
+_SPANS = (timedelta(hours=1), timedelta(days=2), None)
+"""How far back one looks, until there are enough: the index can't be asked for the newest first."""
 _OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
 
 
@@ -28,7 +30,7 @@ class RunInfo:
 
 
 async def list_runs(temporal: Client, status: str | None, agent: str | None, limit: int) -> list[RunInfo]:
-    """Return at most `limit` runs, newest first, of that status and agent where they are given."""
+    """Return at most `limit` runs, the one started or resumed last first, of that status and agent if given."""
     query = [f"WorkflowType = '{WORKFLOW}'"]
     if agent:
         query.append(f"{search_attributes.AGENT.name} = '{_quoted(agent)}'")
@@ -38,17 +40,30 @@ async def list_runs(temporal: Client, status: str | None, agent: str | None, lim
         query.append(f"{search_attributes.STATUS.name} = '{status}'")
     runs: list[RunInfo] = []
     try:
-        async for found in temporal.list_workflows(" AND ".join(query)):
-            run = _run_info(found)
-            if status in _RESUMABLE and not await _is_newest(temporal, found):
-                continue  # it was resumed, and is something else now
-            if status is None or run.status == status:
-                runs.append(run)
+        for back in _SPANS:
+            since = [f"StartTime >= '{(datetime.now(UTC) - back).isoformat()}'"] if back else []
+            runs = await _newest(temporal, " AND ".join([*query, *since]), status, limit)
             if len(runs) >= limit:
                 break
     except RPCError as error:
         if "invalid search attribute" not in error.message:  # a server that has never had a run of ours
             raise
+    return runs
+
+
+async def _newest(temporal: Client, query: str, status: str | None, limit: int) -> list[RunInfo]:
+    """Return the newest runs that a query finds, each once, however often it was resumed."""
+    found = [each async for each in temporal.list_workflows(query)]
+    runs: list[RunInfo] = []
+    last = {each.id: each for each in sorted(found, key=lambda each: each.start_time)}
+    for each in sorted(last.values(), key=lambda each: each.start_time, reverse=True):
+        run = _run_info(each)
+        if status in _RESUMABLE and not await _is_newest(temporal, each):
+            continue  # it was resumed, and is something else now
+        if status is None or run.status == status:
+            runs.append(run)
+        if len(runs) >= limit:
+            break
     return runs
 
 

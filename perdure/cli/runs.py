@@ -227,8 +227,7 @@ async def _list(status: Status | None, agent: str | None, limit: int, as_json: b
     from perdure.cli.story import status_word
 
     client = await session.connect()
-    found = await client.list_runs(status=status, agent=agent, limit=limit)
-    runs = list({run.id: run for run in reversed(found)}.values())[::-1]  # a resumed run once, as it is now
+    runs = await client.list_runs(status=status, agent=agent, limit=limit)
     if as_json:
         emit([{**vars(run)} for run in runs])
         return
