@@ -193,13 +193,19 @@ class Follower:
         async for event in self._handle.events(self._last):
             self._last = event.position
             self._take(event)
-            if (
-                self._no_wait
-                and (self._board.open or self._board.paused)
-                and standing.waits(await self._handle.projection())
-            ):
+            if self._no_wait and (self._board.open or self._board.paused) and await self._waits():
                 return None
         return (await self._handle.projection()).result()
+
+    async def _waits(self) -> bool:
+        """Return whether it waits for a person; if so, all that it waits for has been shown."""
+        projection = await self._handle.projection()
+        waits = standing.waits(projection)
+        if waits:
+            for event in projection.events:
+                if ev.position_key(event.position) > ev.position_key(self._last):
+                    self._take(event)
+        return waits
 
     async def _reconnect(self, error: ConnectionFailed) -> None:
         self._screen.say(f"{safe(str(error)).rstrip('.')}. The run is kept; waiting until it answers again.")

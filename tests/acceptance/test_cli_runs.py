@@ -145,6 +145,19 @@ def test_an_exhausted_run_exits_with_1_and_is_resumed_with_more_steps(served):
     assert [run["id"] for run in served.json("ls", "--agent", "tireless")].count("tired") == 1
 
 
+def test_runs_are_listed_by_their_start_the_newest_first_and_a_resumed_one_once(served):
+    served("run", "agents.py:pair", "go", "--id", "older", "--no-wait", code=3)
+    served("run", "agents.py:tireless", "go", "--id", "newer", code=1)
+    served("resume", "newer", "--add-steps", "1", code=1)
+    assert [run["id"] for run in served.json("ls", "--limit", "2")] == ["newer", "older"]
+
+
+def test_with_no_wait_all_that_a_run_waits_for_is_shown(served):
+    said = served("run", "agents.py:pair", "go", "--id", "both", "--no-wait", code=3).stderr
+    assert "perdure approve both 1.1" in said
+    assert "perdure approve both 1.2" in said
+
+
 def test_steps_can_be_limited_from_the_command_line(served):
     result = served.json("run", "agents.py:clerk", "go", "--steps", "1", code=1)
     assert result["steps"] == 1
