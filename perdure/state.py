@@ -105,7 +105,11 @@ class CallState(BaseModel):
 
 
 class DoneEffect(BaseModel):
-    """An effect that was done and can be undone: what that needs, and what became of it."""
+    """An effect that was done and can be undone: what that needs, and what became of it.
+
+    Attributes:
+        before: Whether it was undone before the run was resumed, and the model has been told.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -117,6 +121,7 @@ class DoneEffect(BaseModel):
     order: int
     status: Literal["done", "undoing", "undone", "failed", "not_known"] = "done"
     message: str | None = None
+    before: bool = False
 
 
 class Outcome(Data):

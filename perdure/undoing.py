@@ -64,12 +64,11 @@ def fold(effect: DoneEffect, report: UndoReport) -> None:
 
 
 def undone(state: RunState) -> list[Undone]:
-    """Return what was undone so far and what could not be, in the order of the undoing."""
-    if not wanted(state):
-        return []
-    effects = [effect for effect in state.effects if effect.status in ("undone", "failed", "not_known")]
+    """Return what was undone so far, also before the run was resumed, and what could not be; the last done first."""
+    ended = wanted(state)
+    effects = [one for one in state.effects if one.before or (ended and one.status not in ("done", "undoing"))]
     told = {effect.order: _told(effect.position, effect.name, effect.status, effect.message) for effect in effects}
-    for call in state.open_calls:
+    for call in state.open_calls if ended else []:
         if call.status in _OPEN and call.order is not None and undoable(state, call.call.name):
             doubt = call.doubt.message if call.doubt else "It was under way."
             told[call.order] = _told(call.position, call.call.name, "not_known", doubt)
@@ -88,10 +87,11 @@ def carry_on(resumed: RunState, closed: RunState) -> None:
 
     What could not be undone still stands, and is tried again if the run ends so once more.
     """
-    told = undone(closed)
+    known = {effect.position for effect in closed.effects if effect.before}
+    told = [one for one in undone(closed) if one.position not in known]
     for effect in resumed.effects:
         effect.status = "done" if effect.status in ("undoing", "failed") else effect.status
-    resumed.effects = [effect for effect in resumed.effects if effect.status != "undone"]
+        effect.before = effect.status == "undone"
     if told and resumed.open_calls:
         resumed.said.append(Saying(content=_words(told), by="perdure"))  # no result may be missing before it
     elif told:

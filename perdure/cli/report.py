@@ -156,9 +156,13 @@ def _result(call: CallRecord, results: dict[str, ToolResult]) -> ToolResult | No
 
 def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
     results = _results(state.messages) | {call.position: call.result for call in state.all_calls if call.result}
+    undone = [one for one in result.undone if one.status == "undone"]
     for call in result.calls:
         yield f"  {call.position:<5} {story.signature(call.name, call.arguments, 500)}"
-        yield f"        {story.status_word(call.status, stream)}"
+        gone = next(
+            (f", {story.undone_word(one.status, stream)}" for one in undone if one.position == call.position), ""
+        )
+        yield f"        {story.status_word(call.status, stream)}{gone}"
         given = _result(call, results)
         text = (given.content or given.message or "") if given else call.message or ""
         if text:

@@ -8,8 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.api.failure.v1 import Failure
 
+from perdure.budgets import Additions
 from perdure.cli import report
 from perdure.cli.standing import Attempt, Now
+from perdure.messages import CallRecord
+from perdure.resuming import carried_on
+from perdure.state import DoneEffect, Outcome
+from perdure.wire import RunRequest, opening_state
 from tests.unit.histories import History, own_failure
 
 
@@ -31,6 +36,18 @@ async def test_a_model_call_under_way_is_shown_with_its_model_since_when_and_wha
     soon = datetime.now(UTC) + timedelta(minutes=5)
     assert "last failure: No answer; next in" in shown(history, Attempt("model call", 4, "No answer.", soon))
     assert "model call: waits for a worker" in shown(history, Attempt("model call", 1, "", None))
+
+
+async def test_what_was_undone_before_a_run_was_resumed_is_shown_as_undone():
+    history = History()
+    state = opening_state(RunRequest(spec=history.spec, input="go"), "run", "e")
+    state.records = [CallRecord(position="1.1", name="pay", arguments={}, status="ok")]
+    state.effects = [DoneEffect(position="1.1", name="pay", key="k", order=1, status="undone", message="Paid back.")]
+    state.outcome = Outcome(status="cancelled")
+    await history.start(carried=carried_on(state, Additions()))
+    text = shown(history)
+    assert "  1.1   pay()\n        ok, undone\n" in text
+    assert text.endswith("Undone\n  1.1   pay undone: Paid back.")
 
 
 async def test_a_model_call_that_has_ended_is_not_shown_as_under_way():

@@ -175,6 +175,22 @@ def test_what_could_not_be_undone_is_tried_again_if_the_resumed_run_ends_so_too(
     assert next_step(resumed) == Undo("1.1")
 
 
+def test_what_was_undone_stays_listed_after_the_run_was_resumed_and_the_model_is_told_once() -> None:
+    state = a_run()
+    done(state, "put", "send")
+    begin_undoing(state, CANCELLED)
+    for effect in state.effects:
+        undoing.fold(effect, UndoReport(status="undone", message="Gone."))
+    resumed = carried_on(state, Additions(steps=5))
+    listed = [(one.position, one.status, one.message) for one in undoing.undone(resumed)]
+    assert listed == [("1.2", "undone", "Gone."), ("1.1", "undone", "Gone.")]
+    begin_undoing(resumed, CANCELLED)
+    assert isinstance(next_step(resumed), Finish)
+    again = carried_on(resumed, Additions(steps=5))
+    assert [one.position for one in undoing.undone(again)] == ["1.2", "1.1"]
+    assert sum("Meanwhile this was undone" in str(message) for message in again.messages) == 1
+
+
 def test_a_resumed_run_is_told_what_was_undone_though_a_call_is_still_in_doubt() -> None:
     state = a_run()
     done(state, "put")
