@@ -67,12 +67,12 @@ ALARM_SUMMARY = "approval: reminder or expiry"
 
 
 def premature(receipt: Receipt) -> bool:
-    """Return whether a refused decision may only have come too early.
+    """Return whether what was refused is about a call, and may only have come too early.
 
     What a person has seen in the history may reach the workflow together with their decision about it, as after
     the loss of a worker, and the decision first.
     """
-    return receipt.reason in ("unknown_call", "not_waiting", "not_in_doubt", "not_paused")
+    return receipt.reason in ("unknown_call", "not_waiting", "not_in_doubt")
 
 
 def unknown(state: RunState, name: str) -> Receipt:

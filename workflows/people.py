@@ -18,6 +18,9 @@ from perdure.state import RunState
 from perdure.wire import ANSWER, CANCEL, DECIDE, PAUSE, RESUME, SAY, SETTLE, JudgeInput, RunRequest, edit_id
 from perdure.workflows import calls
 
+NOT_KEPT = "a resumption is not kept"
+"""The patch since which a resumption that comes before a pause is refused at once; before, it was kept for a moment."""
+
 
 class People:
     """The part of a run that people reach: each handler answers whether it took."""
@@ -135,7 +138,7 @@ class People:
 
     async def _check(self, wanted: control.Wanted) -> Receipt:
         receipt = control.check(self.state, wanted)
-        if not receipt.accepted and approvals.premature(receipt):
+        if approvals.premature(receipt) or (receipt.reason == "not_paused" and not workflow.patched(NOT_KEPT)):
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(
                     lambda: control.check(self.state, wanted).accepted,

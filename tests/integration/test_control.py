@@ -125,6 +125,20 @@ async def test_a_second_pause_and_a_needless_resume_are_refused(stage, book):
     await stage.end(handle)
 
 
+async def test_a_resume_that_comes_before_a_pause_does_not_undo_it(stage, book):
+    handle = await stage.start([calling("book"), "done"], [book])
+    await stage.until(handle, "approval_requested")
+    await stage.signal(handle, "resume")
+    await stage.signal(handle, "pause")
+    await stage.signal(handle, "deny")
+    await stage.until(handle, "approval_decided")
+    await stage.until_status(handle, "paused")
+    await handle.resume()
+    run = await stage.end(handle)
+    assert len(run.told("resumed")) == 1
+    assert [event.name for event in run.told("decision_refused")] == ["resume"]
+
+
 async def test_plain_signals_pause_and_resume_and_what_does_not_take_is_shown(stage, done, book):
     handle = await stage.start([calling("book"), "done"], [book])
     await stage.until(handle, "approval_requested")

@@ -197,6 +197,11 @@ async def speak_too_early(handle: RunHandle, client: Client) -> None:
     await workflow.signal("approve", {"call": "9.9", "by": "ann"})
 
 
+async def resume_too_early(handle: RunHandle, client: Client) -> None:
+    """Resume a run that is not paused: recorded when that was still kept for a moment."""
+    await client.temporal.get_workflow_handle(handle.id).signal("resume", {"by": "ann"})
+
+
 async def resume(handle: RunHandle, client: Client) -> None:
     """Go on with a run that has used up its steps."""
     del client
@@ -345,6 +350,7 @@ SCENARIOS = {
     "signalled_too_early": Scenario(
         [calls(call("sell", what="a chair"), delay=0.3), {"text": "Sold.", "delay": 1.2}], [sell], speak_too_early
     ),
+    "resumed_too_early": Scenario([{"text": "Done.", "delay": 1.5}], meanwhile=resume_too_early),
     "paused_and_resumed": Scenario([calls(call("sell", what="a chair")), "Sold."], [sell], pause),
     "asked_for_more": Scenario(
         [LOOKS[0], LOOKS[1], "Not everywhere."], [look], top_up, {"limits": Limits(steps=2, on_exhausted="ask")}

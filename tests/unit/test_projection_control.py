@@ -49,6 +49,17 @@ async def test_what_does_not_take_is_told_as_refused():
     ]
 
 
+async def test_what_does_not_apply_to_the_run_is_refused_at_once_and_does_nothing_later():
+    history = await asking()
+    await history.signal("resume", {"by": "Ann"})
+    await history.signal("pause", {"by": "Ben"})
+    await history.signal("pause", {"by": "Cleo"})
+    await history.signal("say", " ")
+    assert [event.name for event in history.told("decision_refused")] == ["resume", "pause", "say"]
+    assert [event.by for event in history.told("paused", "resumed")] == ["Ben"]
+    assert next_step(history.state) == Wait("paused")
+
+
 async def test_message_parks_the_call_that_waits_and_its_result_is_told_when_there_is_one():
     history = await asking()
     await history.signal("say", "hello")
