@@ -34,7 +34,7 @@ def approvals(
     limit: Annotated[int, typer.Option(min=1, help="Look at so many open runs at most, the newest.")] = 500,
     as_json: AsJSON = False,
 ) -> None:
-    """List everything that waits for a person, over all runs: approvals, questions, calls whose outcome is unknown."""
+    """List all that waits for a person: approvals, questions, calls in doubt, runs that ask for more at a limit."""
     session.finish(_list(limit, as_json))
 
 
@@ -193,6 +193,7 @@ async def _requests_of(client: Client, run_id: str, gate: asyncio.Semaphore) -> 
 
     async with gate:
         try:
-            return list(standing.requests(await client.handle(run_id).projection()))
+            wanted = standing.requests(await client.handle(run_id).projection())
+            return [request for request in wanted if request.wants != "resumption"]  # whoever paused it knows
         except RunNotFound:
             return []  # its retention has just ended

@@ -100,7 +100,7 @@ def _head(
         ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
         ("Task", one_line(story.words(_first(state)), 300)),
         ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
-        ("Reason", one_line(result.reason or _held(state), 1000)),
+        ("Reason", one_line(result.reason or standing.held(state), 1000)),
         ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),
         (
             "Used",
@@ -115,13 +115,6 @@ def _asked(events: Sequence[ev.Event]) -> ev.Event | None:
     """Return the start of the model call that has not ended yet."""
     calls = [event for event in events if isinstance(event, ev.ModelStarted | ev.ModelFinished | ev.ModelFailed)]
     return calls[-1] if calls and isinstance(calls[-1], ev.ModelStarted) else None
-
-
-def _held(state: RunState) -> str:
-    """Return why an open run is paused, if it is."""
-    by = f"paused by {state.paused.by}" if state.paused else ""
-    why = state.paused.reason if state.paused else ""
-    return ". ".join(part for part in (f"{by}: {why}" if why else by, state.short) if part)
 
 
 def _first(state: RunState) -> Content:

@@ -14,9 +14,9 @@ from temporalio.service import RPCError
 
 from perdure.cli import session
 from perdure.errors import ConnectionFailed
-from perdure.events import ApprovalRequested, Asked, InDoubt
+from perdure.events import ApprovalRequested, Asked, InDoubt, Paused
 from perdure.messages import JSON
-from perdure.state import CallState, CallStatus
+from perdure.state import CallState, CallStatus, RunState
 from perdure.steps import Wait, next_step
 from perdure.wire import JUDGE, MODEL, PROBE, UNDO
 
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
     from perdure.telemetry.projection import Projection
 
 
+Wish = Literal["approval", "answer", "settlement", "more", "resumption"]
+
+
 @dataclass(frozen=True)
 class Request:
-    """What a run wants of a person: an approval, the answer to a question, or the settlement of a call in doubt.
+    """What a run wants of a person: about a call, or to go on (`more` at a limit, `resumption` where one paused it).
 
     Attributes:
-        why: The policy that asks, or why the outcome is unknown.
+        call: Its position; "" where it is about the run.
+        why: The policy that asks, why the outcome is unknown, which limit is reached, or who paused it.
         hash: Of the arguments; for approvals.
         key: The idempotency key under which the effect may be found; for settlements.
     """
@@ -42,7 +46,7 @@ class Request:
     run_id: str
     call: str
     tool: str
-    wants: Literal["approval", "answer", "settlement"]
+    wants: Wish
     arguments: dict[str, JSON]
     why: str
     hash: str
@@ -52,12 +56,18 @@ class Request:
     @property
     def commands(self) -> list[str]:
         """The exact commands that answer it."""
-        call = f"{shlex.quote(self.run_id)} {self.call}"
-        if self.wants == "answer":
-            return [f"perdure answer {shlex.quote(self.run_id)} TEXT --call {self.call}"]
-        if self.wants == "approval":
-            return [f"perdure approve {call}", f"perdure deny {call}"]
-        return [f"perdure settle {call} {outcome}" for outcome in ("done", "not-done", "retry")]
+        run = shlex.quote(self.run_id)
+        match self.wants:
+            case "answer":
+                return [f"perdure answer {run} TEXT --call {self.call}"]
+            case "approval":
+                return [f"perdure approve {run} {self.call}", f"perdure deny {run} {self.call}"]
+            case "settlement":
+                return [f"perdure settle {run} {self.call} {outcome}" for outcome in ("done", "not-done", "retry")]
+            case "more":
+                return [f"perdure resume {run} --add-…", f"perdure resume {run}"]
+            case "resumption":
+                return [f"perdure resume {run}"]
 
 
 @dataclass(frozen=True)
@@ -100,18 +110,33 @@ def waits(projection: Projection) -> bool:
 
 
 def requests(projection: Projection) -> Iterator[Request]:
-    """Yield what an open run wants of people, in call order."""
+    """Yield what an open run wants of people: to go on, and what its calls wait for, in call order."""
     if projection.ended or projection.state is None:
         return
-    since = {
-        event.call: event.time for event in projection.events if isinstance(event, ApprovalRequested | Asked | InDoubt)
-    }
+    told = (event for event in projection.events if isinstance(event, ApprovalRequested | Asked | InDoubt | Paused))
+    since = {"" if isinstance(event, Paused) else event.call: event.time for event in told}
+    if projection.state.short or projection.state.paused:
+        yield _to_go_on(projection.state, since.get(""))
     for call in projection.state.open_calls:
         if call.status in _WANTS:
             yield _request(projection.run_id, call, since.get(call.position))
 
 
-_WANTS: dict[CallStatus, Literal["approval", "answer", "settlement"]] = {
+def _to_go_on(state: RunState, since: datetime | None) -> Request:
+    wants: Wish = "more" if state.short else "resumption"
+    return Request(
+        run_id=state.run_id, call="", tool="", wants=wants, arguments={}, why=held(state), hash="", key="", since=since
+    )
+
+
+def held(state: RunState) -> str:
+    """Return why an open run is paused, or ""."""
+    by = f"paused by {state.paused.by}" if state.paused else ""
+    why = state.paused.reason if state.paused else ""
+    return ". ".join(part for part in (f"{by}: {why}" if why else by, state.short) if part)
+
+
+_WANTS: dict[CallStatus, Wish] = {
     CallStatus.ASKING: "approval",
     CallStatus.QUESTION: "answer",
     CallStatus.IN_DOUBT: "settlement",

@@ -225,6 +225,10 @@ def request_lines(request: Request, stream: TextIO, indent: str = "  ") -> list[
     since = f" since {moment(request.since)}" if request.since else ""
     if request.wants == "answer":
         return [*_question_lines(request, since, stream, indent)]
+    if not request.call:
+        what = "asks for more" if request.wants == "more" else "waits to be resumed"
+        commands = (f"{indent}     {paint(command, 'cyan', stream)}" for command in request.commands)
+        return [f"{indent}{what}{since}{_because(request.why)}", *commands]
     wants = "waits for approval" if request.wants == "approval" else "is in doubt"
     head = f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} {wants}{since}"
     mark = f"hash {request.hash}" if request.wants == "approval" else f"key {safe(request.key)}"

@@ -13,9 +13,11 @@ def test_a_run_is_paused_decided_about_and_resumed(served):
     assert "Status   paused" in shown
     assert "Reason   paused by ann: lunch" in shown
     assert "paused by ann (update): lunch" in shown
+    assert "waits to be resumed since" in shown
+    assert "perdure resume pausable\n" in shown
     assert "paused already, by ann" in served.json("pause", "pausable", code=1)["error"]["message"]
     assert "pausable" in {run["id"] for run in served.json("ls", "--status", "paused")}
-    assert "pausable" in {request["run_id"] for request in served.json("approvals")}
+    assert [one["wants"] for one in served.json("approvals") if one["run_id"] == "pausable"] == ["approval"]
     served("approve", "pausable")
     assert served("resume", "pausable", "--reason", "back").stdout == "Done: sent to ada@example.com\n"
     assert "back" in served("watch", "pausable").stdout
@@ -33,7 +35,12 @@ def test_a_run_that_is_not_paused_can_be_given_more_but_not_resumed(served):
 def test_at_its_limit_a_run_asks_for_more_and_without_takes_its_last_turn(served):
     shown = start(served, "thrifty", "asks-for-more").stderr
     assert "paused at a limit, until it is resumed: The limit of 2 steps is reached." in shown
-    assert served.json("show", "asks-for-more")["status"] == "paused"
+    [request] = served.json("show", "asks-for-more")["waiting"]
+    assert (request["wants"], request["why"]) == ("more", "The limit of 2 steps is reached.")
+    assert request in served.json("approvals")
+    assert "perdure resume asks-for-more --add-…" in served("approvals").stdout
+    assert "asks for more since" in (shown := served("show", "asks-for-more").stdout)
+    assert "perdure resume asks-for-more --add-…" in shown
     done = served("resume", "asks-for-more", code=1)
     assert done.stdout == "That is all: ada@example.com\n"
     start(served, "thrifty", "gets-more")
