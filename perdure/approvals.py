@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Literal
@@ -41,6 +42,8 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
     if call.status is not CallStatus.ASKING:
         decided = call.decision is not None
         text = f"Call {call.position} does not wait for approval: {standing(call)}."
+        if call.status is CallStatus.QUESTION:
+            text += _how_to_answer(state, call)
         reason = "already_decided" if decided else "not_waiting"
         return Receipt(accepted=False, call=call.position, reason=reason, message=text)
     if call.asks_for_all and wanted.arguments is not None:
@@ -84,12 +87,19 @@ def unknown(state: RunState, name: str) -> Receipt:
     if closed:
         text = f"Call {name} {_closed(closed)}."
         return Receipt(accepted=False, call=name, reason="already_decided", message=text)
-    waiting = [f"{call.position} ({call.call.name})" for call in _waiting(state)]
+    calls = list(_waiting(state))
+    waiting = [f"{call.position} ({call.call.name})" for call in calls]
     listed = f"waiting are {', '.join(waiting)}" if waiting else f"nothing waits for a decision in {state.run_id}"
     if name or waiting:
         listed = f"The run has no call {name!r}: {listed}" if name else f"Say which call is meant: {listed}"
     text = short(f"{listed[0].upper()}{listed[1:]}.")
+    if len(calls) == 1 and calls[0].status is CallStatus.QUESTION:
+        text += _how_to_answer(state, calls[0])
     return Receipt(accepted=False, call=name, reason="unknown_call", message=text)
+
+
+def _how_to_answer(state: RunState, call: CallState) -> str:
+    return f" Answer it with `perdure answer {shlex.quote(state.run_id)} TEXT --call {call.position}`."
 
 
 def _waiting(state: RunState) -> Iterator[CallState]:

@@ -244,10 +244,11 @@ class Resumed(EventBase):
 
 
 class CancelRequested(EventBase):
-    """Somebody asked the run to end."""
+    """Somebody asked the run to end; `by` is "" where it is not known."""
 
     type: Literal["cancel_requested"]
     reason: str = ""
+    by: str = ""
 
 
 class RuntimeFault(EventBase):

@@ -126,9 +126,13 @@ class Speaking:
             by: Who answers. Default: user and host.
 
         Raises:
-            DecisionRejected: If it did not take: no such question, or it is answered already.
+            DecisionRejected: If it did not take: it is empty, no such question, or it is answered already.
             RunNotFound: If there is no such run.
         """
+        if not text.strip():
+            raise DecisionRejected(
+                "The answer is empty: write one, or withdraw the question with `perdure say`.", "empty"
+            )
         return await self._update(ANSWER, Answer(text=text, call=call, by=by or whoami(), id=new_id()))
 
     async def pause(self, *, reason: str = "", by: str | None = None) -> Receipt:
@@ -163,7 +167,7 @@ class Speaking:
             await self._workflow().signal(name, wanted)
         except RPCError as error:
             raise self._rpc(error) from error
-        text = "No worker answered: it is kept, and takes effect when one is back."
+        text = "No worker answered: it is left with the run, and takes effect when one is back."
         return Receipt(accepted=True, call=getattr(wanted, "call", ""), reason="queued", message=text)
 
 

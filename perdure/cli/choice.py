@@ -148,8 +148,13 @@ def _ago(time: Timestamp) -> float:
     return (datetime.now(UTC) - time.ToDatetime(UTC)).total_seconds()
 
 
-def read_input(text: str | None, file: Path | None, images: Sequence[str]) -> Content:
+def read_input(
+    text: str | None, file: Path | None, images: Sequence[str], wanted: str = "what the agent is to do: as INPUT"
+) -> Content:
     """Return what the user says, from the command line, stdin (`-`) or a file, images after it.
+
+    Args:
+        wanted: What is missing where there is nothing, and its argument.
 
     Raises:
         Misuse: If there is nothing, or two texts, or something can't be read.
@@ -163,7 +168,7 @@ def read_input(text: str | None, file: Path | None, images: Sequence[str]) -> Co
     elif text == "-":
         text = sys.stdin.read()
     if not (text or "").strip() and not images:
-        raise Misuse("Say what the agent is to do: as INPUT, with --input-file, or `-` to read it from stdin.")
+        raise Misuse(f"Say {wanted}, with --input-file, or `-` to read it from stdin.")
     if not images:
         return text or ""
     said = [TextPart(kind="text", text=text)] if text else []

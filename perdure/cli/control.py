@@ -27,7 +27,7 @@ def say(
     from perdure.messages import Saying
     from perdure.speaking import whoami
 
-    content = read_input(text, input_file, image or [])
+    content = read_input(text, input_file, image or [], "what the agent is to be told: as TEXT")
     session.finish(deliver(run_id, Saying(content=content, now=now, by=by or whoami()), "told", as_json))
 
 

@@ -120,7 +120,7 @@ async def deliver(run_id: str, wanted: Sent, what: str, as_json: bool) -> None:
         emit({"run_id": run_id, **({"call": call} if call else {}), "outcome": what, "queued": queued})
     else:
         subject = f"Call {safe(call)} of {safe(run_id)}" if call else f"Run {safe(run_id)}"
-        say(f"{subject}: {what}.{' ' + receipt.message if queued else ''}")
+        say(f"{subject}: {f'queued. {receipt.message}' if queued else f'{what}.'}")
 
 
 async def _send(handle: RunHandle, wanted: Sent, call: str) -> Receipt:

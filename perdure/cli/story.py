@@ -121,7 +121,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.Asked() | ev.Answered() | ev.Said() | ev.Paused() | ev.Resumed():
             return _spoken(event, stream)
         case ev.CancelRequested():
-            return f"cancellation asked for{_because(event.reason)}"
+            by = f" by {safe(event.by)}" if event.by and event.reason != f"cancelled by {event.by}" else ""
+            return f"cancellation asked for{by}{_because(event.reason)}"
         case ev.RuntimeFault():
             return f"{paint('fault', 'red', stream)}: {one_line(event.message, 500)}"
         case ev.RunFinished():

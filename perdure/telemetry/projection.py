@@ -137,7 +137,8 @@ class Projection(Lending):
             self._tell(ev.RuntimeFault, type="runtime_fault", message=attributes.failure.message)
 
     async def _on_cancel_requested(self, attributes: Any, _: HistoryEvent) -> None:
-        self._tell(ev.CancelRequested, type="cancel_requested", reason=attributes.cause)
+        asked = self._require().cancelling
+        self._tell(ev.CancelRequested, type="cancel_requested", reason=attributes.cause, by=asked.by if asked else "")
 
     async def _on_completed(self, attributes: Any, _: HistoryEvent) -> None:
         self._end(await self._decode(attributes.result.payloads, RunResult))

@@ -59,7 +59,7 @@ def test_a_message_reaches_the_model_while_its_call_goes_on_waiting(served):
     call = served.json("show", "spoken-to")["calls"][0]
     assert (call["status"], call["result"]["content"]) == ("ok", "sent to ann")
     assert "has ended" in served("say", "spoken-to", "hello", code=1).stderr
-    assert "Say what" in served("say", "spoken-to", code=2).stderr
+    assert "told: as TEXT" in served("say", "spoken-to", code=2).stderr
 
 
 def test_a_question_is_listed_and_answered(served):
@@ -71,6 +71,8 @@ def test_a_question_is_listed_and_answered(served):
     assert "ask_user waits for an answer since" in served("approvals").stdout
     assert served.json("show", "asked")["status"] == "waiting_input"
     assert "no call '9.9'" in served("answer", "asked", "Monday", "--call", "9.9", code=1).stderr
+    assert "The answer is empty" in served("answer", "asked", " ", code=1).stderr
+    assert "perdure answer asked TEXT --call 1.1" in served("approve", "asked", code=1).stderr
     assert served.json("answer", "asked", "Monday", "--by", "ann")["call"] == "1.1"
     assert "ask_user answered by ann (update): Monday" in served("watch", "asked").stdout
     assert served.json("show", "asked")["text"] == "On Monday."

@@ -94,6 +94,8 @@ def test_a_decision_made_while_no_worker_runs_takes_effect_with_the_next_one(els
     with alone.worker("agents.py"):
         alone("run", "agents.py:clerk", "go", "--id", "kept", "--no-wait", code=3)
     assert alone.json("approve", "kept", "2.1")["queued"]
+    assert "Run kept: queued. No worker answered: it is left with the run" in alone("pause", "kept").stderr
+    assert alone("resume", "kept", "--detach").stdout == "kept\n"
     with alone.worker("agents.py"):
         alone("watch", "kept")
     assert alone.json("show", "kept")["status"] == "completed"

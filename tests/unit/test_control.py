@@ -87,7 +87,9 @@ def test_an_answer_needs_an_open_question() -> None:
     assert say(state, Answer(text="two")) == "", "one question is left"
     assert [call.result.content for call in state.calls[:2] if call.result] == ["two", "one"]
     assert "asks nothing: it has its result already" in check(state, Answer(text="x", call="1.1")).message
-    assert "it asks the user" in check(a_run("ask_user"), Decision(call="1.1", approve=True)).message
+    for call in ("", "1.1"):
+        refused = check(a_run("ask_user"), Decision(call=call, approve=True)).message
+        assert refused.endswith("Answer it with `perdure answer run TEXT --call 1.1`."), "it is no approval"
 
 
 def test_a_question_needs_no_approval_and_is_withdrawn_by_a_message() -> None:

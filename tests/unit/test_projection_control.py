@@ -102,3 +102,10 @@ async def test_resumption_that_comes_before_the_refusal_it_answers_is_the_same_a
     await history.signal("resume", {"add": Resumption(add=Additions(steps=1)).add.model_dump(mode="json")})
     assert history.state.generating
     assert history.state.generating.topped_up
+
+
+async def test_cancellation_is_told_with_who_asked_for_it_and_why():
+    history = await asking()
+    await history.signal("cancel", {"reason": "enough", "by": "Ann"})
+    await history.add("workflow_execution_cancel_requested", {"cause": "enough"})
+    assert [(event.by, event.reason) for event in history.told("cancel_requested")] == [("Ann", "enough")]
