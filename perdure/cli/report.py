@@ -42,6 +42,8 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "under_way": now.under_way,
         "retrying": [one for one in now.under_way if one.last_failure],
         "served": now.absence is None,
+        "priority": now.priority,
+        "tenant": now.tenant or None,
         "calls": calls,
         "events": projection.events,
         "workers": projection.workers,
@@ -54,6 +56,9 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     """Yield the lines for a person."""
     state, result = _state(projection), projection.result()
     yield from _head(projection, state, result, page, stream)
+    if now.priority or now.tenant:
+        given = [f"priority {now.priority}" if now.priority else "", f"tenant {safe(now.tenant)}" if now.tenant else ""]
+        yield f"{'Queued':<9}{', '.join(part for part in given if part)}"
     if now.absence:
         yield paint(f"{'Worker':<9}{safe(now.absence)}", "yellow", stream)
     requests = list(standing.requests(projection))

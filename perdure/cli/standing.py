@@ -72,10 +72,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Now:
-    """What only the engine knows of an open run: what is under way, and the sentence if nobody serves it."""
+    """What only the engine knows of a run.
+
+    Attributes:
+        under_way: What it is doing.
+        absence: The sentence if nobody serves it.
+        priority: What it was started with, from 1, the most urgent, to 5; None if it was not given one.
+        tenant: On whose behalf it was started; empty if that was not said.
+    """
 
     under_way: list[Attempt]
     absence: str | None
+    priority: int | None = None
+    tenant: str = ""
 
 
 @dataclass(frozen=True)
@@ -162,19 +171,24 @@ def _request(run_id: str, call: CallState, since: datetime | None) -> Request:
 async def now(client: Client, run_id: str) -> Now:
     """Return what history does not tell; nothing if there is no such run."""
     try:
-        return Now(*await asyncio.gather(under_way(client, run_id), unserved(client, run_id)))
+        described, absence = await asyncio.gather(
+            client.temporal.get_workflow_handle(run_id).describe(), unserved(client, run_id)
+        )
+        kept = described.raw_description.workflow_execution_info.priority
+        doing = await _under_way(client, described)
+        return Now(doing, absence, kept.priority_key or None, kept.fairness_key)
     except RPCError:
         return Now([], None)
 
 
 async def attempts(client: Client, run_id: str) -> list[Attempt]:
     """Return what is being tried again; history knows nothing of it until it ends."""
-    return [one for one in await under_way(client, run_id) if one.last_failure]
-
-
-async def under_way(client: Client, run_id: str) -> list[Attempt]:
-    """Return what a run is doing now, be it for the first time or again."""
     described = await client.temporal.get_workflow_handle(run_id).describe()
+    return [one for one in await _under_way(client, described) if one.last_failure]
+
+
+async def _under_way(client: Client, described: WorkflowExecutionDescription) -> list[Attempt]:
+    """Return what a run is doing now, be it for the first time or again."""
     return [await _attempt(client, one) for one in described.raw_description.pending_activities]
 
 

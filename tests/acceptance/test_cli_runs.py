@@ -205,13 +205,15 @@ def test_show_says_what_is_being_retried_and_why(served):
 
 
 def test_show_tells_calls_with_arguments_and_results(served):
-    served("run", "agents.py:dawdler", "go", "--id", "shown")
+    served("run", "agents.py:dawdler", "go", "--id", "shown", "--priority", "2", "--tenant", "acme")
     shown = served("show", "shown", "--transcript").stdout
     for text in ("completed", "dawdle(seconds=1)", "well rested", "Timeline", "Web UI", "Transcript"):
         assert text in shown
     told = served.json("show", "shown")
     assert told["calls"][0]["result"]["content"] == "well rested"
     assert told["agent"] == "dawdler"
+    assert (told["priority"], told["tenant"]) == (2, "acme")
+    assert "priority 2, tenant acme" in shown
 
 
 def test_what_a_model_wrote_does_not_reach_the_terminal_as_it_is(served):
