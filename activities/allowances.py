@@ -79,5 +79,7 @@ def _affordable(allowance: Allowance, tokens: int, model: str, price_of: PriceOf
     left = allowance.usd - sent
     if left < each * _LEAST_REPLY or left < 0:
         text = f"the next model call costs about {sent + each * _LEAST_REPLY:.6f} USD at least"
-        raise NotAllowed("budget", f"The run's USD are used up: {text}, and {max(allowance.usd, Decimal(0))} are left.")
+        raise NotAllowed(
+            "budget", f"The run's money is used up: {text}, and {max(allowance.usd, Decimal(0))} are left."
+        )
     return int(left / each) if each else None

@@ -132,7 +132,14 @@ def _turns(state: RunState) -> Iterator[tuple[int, str, str]]:
         yield _few(left.usd, state.last_cost), "usd", f"{limits.usd} USD"
     if left.seconds is not None and limits.wall_time is not None:
         turns = _few(left.seconds, limits.wall_time.total_seconds() / 10)
-        yield turns, "wall_time", f"{limits.wall_time} of time"
+        yield turns, "wall_time", f"{_time(limits.wall_time)} of time"
+
+
+def _time(limit: timedelta) -> str:
+    """Return a limit in words: `10 s`, `2 min`, `1 h 1 min 30 s`."""
+    minutes, seconds = divmod(limit.total_seconds(), 60)
+    amounts = {"h": minutes // 60, "min": minutes % 60, "s": seconds}
+    return " ".join(f"{amount:g} {unit}" for unit, amount in amounts.items() if amount) or "0 s"
 
 
 def _few(left: float | Decimal, turn: float | Decimal) -> int:

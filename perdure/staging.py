@@ -31,7 +31,7 @@ def present(state: RunState, now: datetime) -> None:
     count = len(actions)
     why = f"{'One action is' if count == 1 else f'{count} actions are'} to be executed, in this order."
     asked = CallState(
-        call=ToolCall(id="", name="staged actions", arguments=arguments, ask=why),
+        call=ToolCall(id="", name="actions", arguments=arguments, ask=why),
         position=STAGED,
         key="",
         deferred=True,

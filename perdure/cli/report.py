@@ -161,6 +161,9 @@ def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
             (f", {story.undone_word(one.status, stream)}" for one in undone if one.position == call.position), ""
         )
         yield f"        {story.status_word(call.status, stream)}{gone}"
+        if call.status == "staged":  # its message is for the model
+            yield f"        {'never executed' if state.outcome else 'to be executed once approved, after the answer'}"
+            continue
         given = _result(call, results)
         text = (given.content or given.message or "") if given else call.message or ""
         if text:

@@ -13,6 +13,7 @@ from perdure.budgets import Additions
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.cli.standing import Attempt, Request
 from perdure.messages import JSON, Content, Usage
+from perdure.state import STAGED
 
 INDENT = " " * 18
 COLOURS = {
@@ -100,9 +101,9 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return _finished(event, stream)
         case ev.ApprovalRequested():
             why = _because(_reason(event.name, event.why))
-            return f"{paint(safe(event.name), 'bold', stream)} waits for approval{why}"
+            return f"{paint(safe(event.name), 'bold', stream)} {_waits(event.call)} for approval{why}"
         case ev.ApprovalReminder():
-            return f"{safe(event.name)} still waits for approval"
+            return f"{safe(event.name)} still {_waits(event.call)} for approval"
         case ev.ApprovalDecided():
             return _decided(event, stream)
         case ev.DecisionRefused():
@@ -145,14 +146,14 @@ def _spoken(event: ev.Asked | ev.Answered | ev.Said | ev.Paused | ev.Resumed, st
             by = f"by {safe(event.by)} ({event.via})" if event.by else "at a limit, until it is resumed"
             return f"{status_word('paused', stream)} {by}{_because(event.reason)}"
         case ev.Resumed():
-            more = f" with {', '.join(added(event.add))} more" if added(event.add) else ""
+            more = f" with {', '.join(added(event.add))} added" if added(event.add) else ""
             return f"resumed by {safe(event.by)} ({event.via}){more}{_because(event.reason)}"
 
 
 def added(more: Additions) -> list[str]:
     """Return what is added to a run's limits, in words."""
     amounts = {
-        "steps": f"{more.steps:,} steps",
+        "steps": f"{more.steps:,} {'step' if more.steps == 1 else 'steps'}",
         "input_tokens": f"{more.input_tokens:,} tokens in",
         "output_tokens": f"{more.output_tokens:,} tokens out",
         "usd": f"{more.usd} USD",
@@ -173,6 +174,10 @@ def _reason(tool: str, why: str) -> str:
     return "" if why == f"{tool} needs approval." else why
 
 
+def _waits(call: str) -> str:
+    return "wait" if call == STAGED else "waits"
+
+
 def _because(reason: str) -> str:
     return f": {one_line(reason, 500)}" if reason else ""
 
@@ -191,7 +196,8 @@ def _reply(event: ev.ModelFinished, stream: TextIO) -> str:
 def _finished(event: ev.ToolFinished, stream: TextIO) -> str:
     took = f" in {span(event.duration)}" if event.duration else ""
     tried = f", attempt {event.attempt}" if event.attempt and event.attempt > 1 else ""
-    return f"{safe(event.name)} {status_word(event.status, stream)}{took}{tried}{_because(event.message or '')}"
+    why = "" if event.status == "staged" else event.message or ""  # that is for the model
+    return f"{safe(event.name)} {status_word(event.status, stream)}{took}{tried}{_because(why)}"
 
 
 _NOUNS = {
@@ -230,7 +236,7 @@ def request_lines(request: Request, stream: TextIO, indent: str = "  ") -> list[
         what = "asks for more" if request.wants == "more" else "waits to be resumed"
         commands = (f"{indent}     {paint(command, 'cyan', stream)}" for command in request.commands)
         return [f"{indent}{what}{since}{_because(request.why)}", *commands]
-    wants = "waits for approval" if request.wants == "approval" else "is in doubt"
+    wants = f"{_waits(request.call)} for approval" if request.wants == "approval" else "is in doubt"
     head = f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} {wants}{since}"
     mark = f"hash {request.hash}" if request.wants == "approval" else f"key {safe(request.key)}"
     inner = f"{indent}     "

@@ -1,5 +1,7 @@
 """The commands by which people decide."""
 
+import re
+
 import pytest
 
 
@@ -46,6 +48,7 @@ def test_staged_actions_are_listed_with_their_arguments_and_approved_by_one_comm
     served("run", "agents.py:wirer", "go", "--id", "staged", "--no-wait", code=3)
     [request] = [request for request in served.json("approvals") if request["run_id"] == "staged"]
     assert [action["arguments"]["to"] for action in request["arguments"]["actions"]] == ["ann", "ben"]
+    assert "staged actions wait for approval" in re.sub(" +", " ", served("show", "staged").stdout)
     served("approve", "staged", "staged")
     served("watch", "staged")
     told = served.json("show", "staged")

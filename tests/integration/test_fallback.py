@@ -140,7 +140,7 @@ async def test_a_call_that_the_run_can_not_pay_is_not_made(stage, raw_model, age
     settings, limits = ModelSettings(price=PRICE), Limits(usd=Decimal("0.00001"))
     done = await run(stage, agent_of(model, settings=settings, limits=limits))
     assert (done.result.status, model.calls) == ("budget_exhausted", 0)
-    assert done.result.reason.startswith("The run's USD are used up")
+    assert done.result.reason.startswith("The run's money is used up")
     assert done.result.cost_usd is not None
 
 

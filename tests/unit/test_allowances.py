@@ -49,7 +49,7 @@ def test_a_limit_that_no_reply_gets_to_is_not_sent():
         ({"output_tokens": 15}, "output tokens are used up: 15 are left"),
         ({"output_tokens": 0}, "output tokens are used up: 0 are left"),
         ({"output_tokens": -1}, "output tokens are used up: 0 are left"),
-        ({"usd": Decimal("0.001")}, "USD are used up: the next model call costs about 0.001160 USD at least"),
+        ({"usd": Decimal("0.001")}, "money is used up: the next model call costs about 0.001160 USD at least"),
         ({"usd": Decimal(0)}, "and 0 are left"),
         ({"usd": Decimal(-1)}, "and 0 are left"),
     ],

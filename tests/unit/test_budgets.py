@@ -43,7 +43,7 @@ def turn(input_tokens: int = 100, output_tokens: int = 10, *, usd: str | None = 
         ({"input_tokens": 300}, "300 input tokens"),
         ({"output_tokens": 25}, "25 output tokens"),
         ({"usd": "0.25"}, "0.25 USD"),
-        ({"wall_time": 60}, "0:01:00 of time"),
+        ({"wall_time": 60}, "1 min of time"),
     ],
 )
 def test_every_limit_leaves_one_last_turn_without_tools_and_then_ends_the_run(limits, named):
@@ -63,6 +63,13 @@ def test_every_limit_leaves_one_last_turn_without_tools_and_then_ends_the_run(li
     assert isinstance(step, Finish)
     assert step.outcome.status == "budget_exhausted"
     assert named.split()[-1] in str(step.outcome.reason)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(10, "10 s"), (60, "1 min"), (3690.5, "1 h 1 min 30.5 s")])
+def test_a_limit_of_time_is_told_in_words(seconds, words):
+    state = a_run(wall_time=seconds)
+    state.ran = timedelta(seconds=seconds)
+    assert exhausted(state).reason == f"The limit of {words} of time is reached."
 
 
 def test_what_is_left_is_what_a_call_may_spend():

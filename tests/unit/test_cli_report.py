@@ -8,14 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.api.failure.v1 import Failure
 
+from perdure import events as ev
 from perdure.budgets import Additions
-from perdure.cli import report
+from perdure.cli import report, story
 from perdure.cli.standing import Attempt, Now
 from perdure.messages import CallRecord
+from perdure.policies import ToolSpec
 from perdure.resuming import carried_on
 from perdure.state import DoneEffect, Outcome
 from perdure.wire import RunRequest, opening_state
-from tests.unit.histories import History, own_failure
+from tests.unit.histories import NOW, History, own_failure
 
 
 def shown(history: History, *under_way: Attempt) -> str:
@@ -78,3 +80,29 @@ async def test_why_the_model_gave_nothing_is_said_once_in_the_timeline(kind, lin
     timeline = shown(history).partition("Timeline")[2]
     assert line in timeline
     assert timeline.count("Why it is.") == 1
+
+
+async def test_what_is_meant_for_the_model_about_a_staged_call_is_not_told_to_people():
+    history = History()
+    history.spec = history.spec.model_copy(
+        update={"tools": [ToolSpec(name="wire", description="Wire.", parameters={}, defer=True)]}
+    )
+    await history.start()
+    await history.turn("wire")
+    assert "to be executed once approved, after the answer" in shown(history)
+    await history.add("workflow_execution_canceled")
+    text = shown(history)
+    assert "  1.1   wire()\n        staged\n        never executed" in text
+    assert "Do not ask for it again" not in text
+
+
+def test_what_is_added_reads_as_one_or_as_several():
+    resumed = ev.Resumed(type="resumed", position="1.1", run_id="r", time=NOW, by="ann", via="update", add=Additions())
+    said = [
+        story.what(resumed.model_copy(update={"add": Additions(steps=steps)}), io.StringIO()) for steps in (0, 1, 2)
+    ]
+    assert said == [
+        "resumed by ann (update)",
+        "resumed by ann (update) with 1 step added",
+        "resumed by ann (update) with 2 steps added",
+    ]
