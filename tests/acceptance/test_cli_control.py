@@ -27,7 +27,7 @@ def test_a_run_that_is_not_paused_can_be_given_more_but_not_resumed(served):
     start(served, "clerk", "unpaused")
     assert "not paused" in served("resume", "unpaused", code=1).stderr
     served("resume", "unpaused", "--add-steps", "3", "--add-usd", "0.5", "--detach")
-    assert "with 3 steps, 0.5 USD more" in served("show", "unpaused").stdout
+    assert "with 3 steps, 0.5 USD added" in served("show", "unpaused").stdout
     assert served.json("show", "unpaused")["limits"]["steps"] == 18
     served("deny", "unpaused")
 
