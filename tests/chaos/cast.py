@@ -72,7 +72,7 @@ def effect_of(ctx, name, idempotent):
     return {**said, "idempotent": idempotent}
 
 
-def performing(name, *, effect, timeout=20, **options):
+def performing(name, *, effect, timeout=60, **options):
     """Return an async tool that has an effect on the ledger, or reads from it."""
 
     async def perform(ctx: ToolContext, run: str, ask: str = "", careful: bool = False) -> str:
@@ -98,7 +98,7 @@ def paying_in_thread(name, **options):
         tell_blocking("at", run=ctx.run_id, point=f"{name} after")
         return f"{name} {answer['number']}"
 
-    return tool(name=name, description=f"{name} something", timeout=20, approval=asks, **options)(perform)
+    return tool(name=name, description=f"{name} something", timeout=60, approval=asks, **options)(perform)
 
 
 async def dismiss(ctx: ToolContext, result: str, **_: object) -> str:

@@ -20,7 +20,7 @@ from perdure.telemetry.projection import Projection
 from tests.chaos.stage import Effect, Held
 from tests.chaos.world import WorkerProcess, World
 
-PATIENCE = 50
+PATIENCE = 100
 
 
 def call(name, **arguments):

@@ -10,7 +10,7 @@ from tests.chaos.play import Case, Player, call
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 TURNS = ((call("pay"), call("charge")),)
 RESULTS = {"1.1": "ok", "1.2": "ok"}

@@ -11,7 +11,7 @@ from tests.chaos.play import Case, call, kill, play
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
 ASKING = call("pay", ask="yes")
 

@@ -138,7 +138,7 @@ TABLE: dict[str, dict[str, Row]] = {
             2,
             ["attempt 2", "fine"],
             ways=STREAMED,
-            settings={"first_byte": SOON},
+            settings={"first_byte": timedelta(seconds=2)},
         ),
     },
     "what will not pass ends the run at once": {
