@@ -25,24 +25,28 @@ def _duration(value: Any, parse: ValidatorFunctionWrapHandler) -> timedelta:
 Duration = Annotated[timedelta, WrapValidator(_duration)]
 
 
-def _per_model(value: Any, parse: ValidatorFunctionWrapHandler) -> dict[str, int]:
-    try:
-        limits: dict[str, int] = parse(json.loads(value) if isinstance(value, str) else value)
-    except ValueError:
-        raise ValueError('tokens per minute are JSON such as {"openai:gpt-5": 200000}, each 1 or more') from None
-    return limits
+def _json(form: str) -> WrapValidator:
+    """Return what reads a setting that is JSON; where it is not what the field takes, `form` says how to write it."""
+
+    def read(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return parse(json.loads(value) if isinstance(value, str) else value)
+        except ValueError:
+            raise ValueError(form) from None
+
+    return WrapValidator(read)
 
 
-def _by_name(value: Any, parse: ValidatorFunctionWrapHandler) -> dict[str, float]:
-    try:
-        numbers: dict[str, float] = parse(json.loads(value) if isinstance(value, str) else value)
-    except ValueError:
-        raise ValueError('it is JSON such as {"name": 5}, each number above 0') from None
-    return numbers
-
-
-PerModel = Annotated[dict[str, Annotated[int, Field(ge=1)]], NoDecode, WrapValidator(_per_model)]
-ByName = Annotated[dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]], NoDecode, WrapValidator(_by_name)]
+PerModel = Annotated[
+    dict[str, Annotated[int, Field(ge=1)]],
+    NoDecode,
+    _json('tokens per minute are JSON such as {"openai:gpt-5": 200000}, each 1 or more'),
+]
+ByName = Annotated[
+    dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]],
+    NoDecode,
+    _json('it is JSON such as {"name": 5}, each number above 0'),
+]
 
 
 class Provider(BaseModel):
@@ -59,17 +63,11 @@ class Provider(BaseModel):
     api_key_env: str = ""
 
 
-def _providers(value: Any, parse: ValidatorFunctionWrapHandler) -> dict[str, Provider]:
-    try:
-        providers: dict[str, Provider] = parse(json.loads(value) if isinstance(value, str) else value)
-    except ValueError:
-        form = '{"deepseek": {"base_url": "https://api.deepseek.com/v1", "api_key_env": "DEEPSEEK_API_KEY"}}'
-        raise ValueError(f"providers are JSON such as {form}") from None
-    return providers
-
-
+_FORM = '{"deepseek": {"base_url": "https://api.deepseek.com/v1", "api_key_env": "DEEPSEEK_API_KEY"}}'
 Providers = Annotated[
-    dict[Annotated[str, Field(pattern="^[a-z0-9-]+$")], Provider], NoDecode, WrapValidator(_providers)
+    dict[Annotated[str, Field(pattern="^[a-z0-9-]+$")], Provider],
+    NoDecode,
+    _json(f"providers are JSON such as {_FORM}"),
 ]
 
 
