@@ -57,6 +57,10 @@ class CallStatus(StrEnum):
     CLOSED = "closed"
 
 
+UNSETTLED = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
+"""A call that may have an effect which is not known yet."""
+
+
 # -- the state ---------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from perdure import leases, undoing
 from perdure.budgets import asks_for_more, exhausted, turns_left
 from perdure.messages import AssistantMessage, OpenStatus
-from perdure.state import Amounts, CallState, CallStatus, Outcome, RunState
+from perdure.state import UNSETTLED, Amounts, CallState, CallStatus, Outcome, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,6 @@ class Finish:
 
     outcome: Outcome
 
-
-UNSETTLED = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
-"""A call that may have an effect which is not known yet."""
 
 UNDER_WAY = (CallStatus.RUNNING, CallStatus.PROBING)
 """A call that goes on by itself."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from perdure.messages import Saying, ToolResult, Undone, UserMessage
 from perdure.reports import UndoReport
-from perdure.state import CallState, CallStatus, DoneEffect, RunState
+from perdure.state import UNSETTLED, CallState, CallStatus, DoneEffect, RunState
 
 ENDING = "ending"
 """The memo in which a run records that it was cut off, and as what it ends, before it undoes anything."""
-
-_OPEN = (CallStatus.RUNNING, CallStatus.DOUBTED, CallStatus.PROBING, CallStatus.IN_DOUBT)
 
 
 def wanted(state: RunState) -> bool:
@@ -69,7 +67,7 @@ def undone(state: RunState) -> list[Undone]:
     effects = [one for one in state.effects if one.before or (ended and one.status not in ("done", "undoing"))]
     told = {effect.order: _told(effect.position, effect.name, effect.status, effect.message) for effect in effects}
     for call in state.open_calls if ended else []:
-        if call.status in _OPEN and call.order is not None and undoable(state, call.call.name):
+        if call.status in UNSETTLED and call.order is not None and undoable(state, call.call.name):
             doubt = call.doubt.message if call.doubt else "It was under way."
             told[call.order] = _told(call.position, call.call.name, "not_known", doubt)
     return [told[order] for order in sorted(told, reverse=True)]
