@@ -75,7 +75,11 @@ def gone(state: RunState) -> Amounts:
 
 def allowance(state: RunState) -> Allowance:
     """Return what the next model call may spend."""
-    limits, used = state.limits, gone(state)
+    return _left(state, gone(state))
+
+
+def _left(state: RunState, used: Amounts) -> Allowance:
+    limits = state.limits
     return Allowance(
         input_tokens=None if limits.input_tokens is None else max(limits.input_tokens - used.input_tokens, 0),
         output_tokens=None if limits.output_tokens is None else max(limits.output_tokens - used.output_tokens, 0),
@@ -120,8 +124,9 @@ def _turns(state: RunState) -> Iterator[tuple[int, str, str]]:
 
     A turn needs at least what the last one did.
     """
-    limits, left = state.limits, allowance(state)
-    yield limits.steps - gone(state).steps, "steps", f"{limits.steps} step{'' if limits.steps == 1 else 's'}"
+    limits, used = state.limits, gone(state)
+    left = _left(state, used)
+    yield limits.steps - used.steps, "steps", f"{limits.steps} step{'' if limits.steps == 1 else 's'}"
     if left.input_tokens is not None:
         next_input = max(state.last.input_tokens + state.last.output_tokens, 1)
         yield left.input_tokens // next_input, "input_tokens", f"{limits.input_tokens:,} input tokens"
