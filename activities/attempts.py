@@ -137,8 +137,7 @@ class Attempt:
         self.tried, seconds = due(self.tried, self._models, wait, refused)
         if seconds:
             spread = timedelta(seconds=seconds * random.uniform(1, 1.2))  # noqa: S311 - or all would come at once
-            text = f"{self.model} is not asked at present: it failed again and again."
-            raise self.later("overloaded", text, spread)
+            raise self.later("overloaded", f"{self.model} is not asked at present: {_FAILS}.", spread)
 
     def begin(self, tokens: int) -> None:
         """Note that a request is sent: should this worker be lost now, its tokens are."""

@@ -7,11 +7,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from perdure.settings import Settings
+
 Ended = Literal["answered", "failed", "unknown"]
 """`unknown`: it was given up before it could tell anything about the service."""
 
 _ASK_AGAIN = 5.0
 """Seconds after which to ask again while another request is the probe, which may take long."""
+
+
+def breaker_of(settings: Settings, clock: Callable[[], float] = time.monotonic) -> Breaker:
+    """Return a breaker as `settings.breaker_…` say."""
+    window, open_for = settings.breaker_window.total_seconds(), settings.breaker_open.total_seconds()
+    return Breaker(settings.breaker_failures, window, open_for, clock)
 
 
 class Breaker:

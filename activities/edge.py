@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.allowances import NotAllowed, left_of, reply_limit
 from perdure.activities.attempts import AtOnce, Attempt, added, backoff
-from perdure.activities.breakers import Breaker, Ended
+from perdure.activities.breakers import Breaker, Ended, breaker_of
 from perdure.activities.heartbeats import Pulse
 from perdure.activities.prices import cost
 from perdure.activities.providers import address_of, open_model
@@ -112,11 +112,12 @@ class Edge:
         attempt.choose(
             lambda model: self._breaker(model, settings).wait(), lambda model: self._refusal(_key(model, settings))
         )
-        tokens = math.ceil(request_tokens(asked) * self._measured.get(attempt.model, 1.0))
+        estimated = request_tokens(asked)
+        tokens = math.ceil(estimated * self._measured.get(attempt.model, 1.0))
         limited = self._limited(attempt, asked, allowance, tokens)
         place = self._queue(attempt, tokens)
         reply = await self._send(attempt, limited, settings, tokens, place)
-        self._learn(attempt, asked, reply)
+        self._learn(attempt, settings, reply, estimated)
         before, cost_usd = attempt.tried, _price(attempt, settings, reply.usage, reply.model)
         attempt.waste(reply.usage, cost_usd)  # until it is recorded
         total = added(before.cost_usd, cost_usd)
@@ -210,13 +211,13 @@ class Edge:
         """Count what a request has cost that gave no reply."""
         attempt.waste(lost, _price(attempt, settings, lost))
 
-    def _learn(self, attempt: Attempt, asked: ModelRequest, reply: ModelReply) -> None:
+    def _learn(self, attempt: Attempt, settings: ModelSettings, reply: ModelReply, estimated: int) -> None:
         """Take from a reply how a model counts tokens, and that it takes no larger limit of a reply."""
         usage = reply.usage
         if not usage.estimated and usage.input_tokens:
-            ratio = usage.input_tokens / max(request_tokens(asked), 1)
+            ratio = usage.input_tokens / max(estimated, 1)
             self._measured[attempt.model] = min(max(ratio, 0.2), 5.0)  # whatever a server reports
-        self._refusals.pop(_key(attempt.model, asked.settings), None)
+        self._refusals.pop(_key(attempt.model, settings), None)
         if attempt.tried.uncapped:
             self._uncapped.add(attempt.model)
 
@@ -239,9 +240,7 @@ class Edge:
     def _breaker(self, model: str, settings: ModelSettings) -> Breaker:
         key = f"{model.partition(':')[0]} {address_of(model, settings)}"
         if key not in self._breakers:
-            window, pause = self._settings.breaker_window, self._settings.breaker_open
-            most = self._settings.breaker_failures
-            self._breakers[key] = Breaker(most, window.total_seconds(), pause.total_seconds(), self._clock)
+            self._breakers[key] = breaker_of(self._settings, self._clock)
         return self._breakers[key]
 
     def _throttle(self, model: str) -> Throttle:

@@ -16,7 +16,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Returned, Stopped, run_body
-from perdure.activities.breakers import Breaker
+from perdure.activities.breakers import breaker_of
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import given_up, heartbeats
@@ -53,8 +53,7 @@ class ToolActivities:
         self._toolbox = toolbox
         self._conversations = conversations
         self._grace = settings.cancel_grace.total_seconds()
-        window, pause = settings.breaker_window.total_seconds(), settings.breaker_open.total_seconds()
-        self._outages = Outages(lambda: Breaker(settings.breaker_failures, window, pause))
+        self._outages = Outages(lambda: breaker_of(settings))
 
     @activity.defn(dynamic=True)
     async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:
