@@ -24,14 +24,14 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from perdure.agents import Agent, Task
 from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
-from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
+from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed
 from perdure.listing import RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
 from perdure.messages import (
@@ -42,7 +42,7 @@ from perdure.messages import (
 from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
-from perdure.speaking import LARGEST, Speaking, new_id, size_of, whoami
+from perdure.speaking import LARGEST, Speaking, new_id, size_of, unreachable, whoami
 from perdure.wire import RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Client:
         try:
             return await list_runs(self.temporal, status, agent, limit)
         except RPCError as error:
-            raise _unreachable(self.temporal, error) from error
+            raise unreachable(self.temporal, error) from error
 
 
 _MORE = {
@@ -173,7 +173,7 @@ async def _begin(
         )
     except RPCError as error:
         if "search attribute" not in error.message:
-            raise _unreachable(temporal, error) from error
+            raise unreachable(temporal, error) from error
         await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
         await _begin(temporal, run_id, request, task_queue, reuse, memo, priority)
 
@@ -345,23 +345,6 @@ class RunHandle(Speaking):
     async def memo(self) -> Mapping[str, Any]:
         """Return what was noted at the start: `agent`, `labels`, and the `task`'s hash."""
         return await (await self._describe()).memo()
-
-    def _rpc(self, error: RPCError) -> PerdureError:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            if "already completed" in error.message:
-                return DecisionRejected(f"Run {self.id} has ended.", "closed")
-            return RunNotFound(f"There is no run {self.id!r} on {_where(self._client.temporal)}.")
-        return _unreachable(self._client.temporal, error)
-
-
-def _where(client: TemporalClient) -> str:
-    return f"{client.service_client.config.target_host} (namespace {client.namespace})"
-
-
-def _unreachable(client: TemporalClient, error: RPCError) -> PerdureError:
-    return ConnectionFailed(
-        f"The server at {_where(client)} answered {error.status.name}: {error.message.rstrip('.')}."
-    )
 
 
 async def run(

@@ -15,10 +15,10 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.control import Wanted
-from perdure.errors import DecisionRejected, PerdureError
+from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunNotFound
 from perdure.messages import JSON, Answer, Content, Decision, Pause, Receipt, Saying, Settlement
 from perdure.wire import ANSWER, DECIDE, PAUSE, SAY, SETTLE, RunRequest
 
@@ -47,7 +47,11 @@ class Speaking:
         return self._client.temporal.get_workflow_handle(self.id, result_type=result_type)
 
     def _rpc(self, error: RPCError) -> PerdureError:
-        raise NotImplementedError
+        if error.status == RPCStatusCode.NOT_FOUND:
+            if "already completed" in error.message:
+                return DecisionRejected(f"Run {self.id} has ended.", "closed")
+            return RunNotFound(f"There is no run {self.id!r} on {where(self._client.temporal)}.")
+        return unreachable(self._client.temporal, error)
 
     async def approve(
         self,
@@ -186,3 +190,13 @@ def whoami() -> str:
     except (KeyError, OSError):
         user = "unknown"
     return f"{user}@{socket.gethostname()}"
+
+
+def where(client: TemporalClient) -> str:
+    """Return which server and namespace a client talks to, for a sentence."""
+    return f"{client.service_client.config.target_host} (namespace {client.namespace})"
+
+
+def unreachable(client: TemporalClient, error: RPCError) -> PerdureError:
+    """Return the error that says what a server answered."""
+    return ConnectionFailed(f"The server at {where(client)} answered {error.status.name}: {error.message.rstrip('.')}.")
