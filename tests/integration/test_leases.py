@@ -135,13 +135,18 @@ def looks(times):
     return [*({"calls": [{"name": "look", "arguments": {"n": n}}]} for n in range(times)), "seen"]
 
 
-async def test_child_asks_its_parent_for_more_and_the_rest_comes_back(stage, bare):
-    agent = stage.agent(looks(5), [look])
+async def lent(stage, bare, replies, *, steps):
+    """Run a child that begins with 3 of its parent's `steps`; return how the parent and the child ended."""
+    agent = stage.agent(replies, [look])
     await stage.serve(agent)
-    limits = [Limits(steps=20, **PLENTY), Limits(steps=3, **PLENTY)]
+    limits = [Limits(steps=steps, **PLENTY), Limits(steps=3, **PLENTY)]
     parent = await bare(BareParent.run, stage.queue, agent.spec, *limits)
     state = await asyncio.wait_for(parent.result(), 20)
-    child = await stage.end(watched(stage, f"{parent.id}-child"))
+    return state, await stage.end(watched(stage, f"{parent.id}-child"))
+
+
+async def test_child_asks_its_parent_for_more_and_the_rest_comes_back(stage, bare):
+    state, child = await lent(stage, bare, looks(5), steps=20)
     assert (child.result.status, child.result.text, child.result.steps) == ("completed", "seen", 6)
     lease = state.leases[child.handle.id]
     assert lease.limits.steps == child.state.limits.steps > 6
@@ -152,12 +157,7 @@ async def test_child_asks_its_parent_for_more_and_the_rest_comes_back(stage, bar
 
 
 async def test_child_ends_as_exhausted_where_its_parent_has_no_more(stage, bare):
-    agent = stage.agent(looks(50), [look])
-    await stage.serve(agent)
-    limits = [Limits(steps=10, **PLENTY), Limits(steps=3, **PLENTY)]
-    parent = await bare(BareParent.run, stage.queue, agent.spec, *limits)
-    state = await asyncio.wait_for(parent.result(), 20)
-    child = await stage.end(watched(stage, f"{parent.id}-child"))
+    state, child = await lent(stage, bare, looks(50), steps=10)
     assert child.result.status == "budget_exhausted"
     assert child.result.steps == state.leases[child.handle.id].bill.steps == 8, "two are the parent's own"
 
