@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from temporalio.client import Client
@@ -20,7 +21,7 @@ from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.model import ModelActivities
-from perdure.activities.stores import CatalogueEntry, open_store, store_url
+from perdure.activities.stores import CatalogueEntry, open_store, segments, store_url
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.agents import Agent
@@ -59,8 +60,11 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     providers.declare(settings.providers)
     _check_providers(agents, settings)
     await search_attributes.ensure(client)
-    conversations = Conversations(settings.cache_bytes)
-    async with Toolbox(by_name, client, settings.threads) as toolbox:
+    async with (
+        contextlib.aclosing(open_store(store_url(settings))) as store,
+        Toolbox(by_name, client, settings.threads) as toolbox,
+    ):
+        conversations = Conversations(settings.cache_bytes, partial(segments.read, store))
         edge = Edge(settings)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         tools = ToolActivities(by_name, toolbox, conversations, settings)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from perdure.messages import Message, content_hash
+from perdure.messages import Entry, content_hash
 from perdure.policies import AgentSpec
-from perdure.transcripts import Chain
+from perdure.transcripts import Chain, Load, put_away
 from perdure.wire import ModelInput, Page
 
 Fetch = Callable[[int, int], Coroutine[Any, Any, Page]]
@@ -22,7 +22,7 @@ Fetch = Callable[[int, int], Coroutine[Any, Any, Page]]
 
 @dataclass
 class _Kept:
-    messages: list[Message] = field(default_factory=list[Message])
+    messages: list[Entry] = field(default_factory=list[Entry])
     chain: Chain = field(default_factory=Chain)
     size: int = 0
 
@@ -32,17 +32,19 @@ class Conversations:
 
     Args:
         limit: Bytes of message JSON kept; the least recently used go first.
+        load: Reads what was put away.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, load: Load) -> None:
         self._limit = limit
+        self._load = load
         self._runs: OrderedDict[str, _Kept] = OrderedDict()
-        self._fresh: OrderedDict[str, tuple[Message, int]] = OrderedDict()
+        self._fresh: OrderedDict[str, tuple[Entry, int]] = OrderedDict()
         self._specs: OrderedDict[str, AgentSpec] = OrderedDict()
         self._fresh_size = 0
         self.misses = 0
 
-    def remember(self, message: Message) -> None:
+    def remember(self, message: Entry) -> None:
         """Keep a message that an activity of this process has just made."""
         key, size = content_hash(message), len(message.model_dump_json())
         if key in self._fresh:
@@ -53,7 +55,7 @@ class Conversations:
             _, (_, dropped) = self._fresh.popitem(last=False)
             self._fresh_size -= dropped
 
-    async def messages(self, run_id: str, wanted: ModelInput, fetch: Fetch) -> list[Message]:
+    async def messages(self, run_id: str, wanted: ModelInput, fetch: Fetch) -> list[Entry]:
         """Return the conversation that `wanted` names.
 
         Raises:
@@ -90,24 +92,26 @@ class Conversations:
             return False
         for message in kept.messages[length:]:
             kept.size -= len(message.model_dump_json())
-        del kept.messages[length:], kept.chain.contents[length:], kept.chain.heads[length:]
+        del kept.messages[length:]
+        kept.chain.cut(length)
         return True
 
-    def _take_fresh(self, wanted: ModelInput) -> list[Message] | None:
+    def _take_fresh(self, wanted: ModelInput) -> list[Entry] | None:
         found = [self._fresh[key][0] for key in wanted.new if key in self._fresh]
         return found if len(found) == len(wanted.new) else None
 
-    async def _ask(self, start: int, length: int, fetch: Fetch) -> list[Message]:
+    async def _ask(self, start: int, length: int, fetch: Fetch) -> list[Entry]:
         self.misses += 1
-        found: list[Message] = []
+        found: list[Entry] = []
         while start + len(found) < length:
             page = await fetch(start + len(found), length)
-            if not page.messages:
+            more = page.messages or await put_away(page.before, self._load, start + len(found))
+            if not more:
                 raise LookupError("The workflow has fewer messages than this call was made for.")
-            found.extend(page.messages)
+            found.extend(more)
         return found
 
-    def _extend(self, kept: _Kept, messages: list[Message]) -> None:
+    def _extend(self, kept: _Kept, messages: list[Entry]) -> None:
         kept.messages.extend(messages)
         kept.chain.extend(kept.messages)
         kept.size += sum(len(message.model_dump_json()) for message in messages)

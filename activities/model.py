@@ -16,6 +16,7 @@ from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.agents import Agent
+from perdure.context import visible
 from perdure.messages import AssistantMessage
 from perdure.models import ModelRequest
 from perdure.reports import Judgement, ModelTurn
@@ -86,7 +87,7 @@ class ModelActivities:
         spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
         asked = ModelRequest(
             instructions=spec.instructions,
-            messages=await self._conversations.messages(activity.info().workflow_id or "", request, fetch),
+            messages=visible(await self._conversations.messages(activity.info().workflow_id or "", request, fetch)),
             tools=spec.tools,
             settings=spec.settings,
             answer_only=request.answer_only,

@@ -175,6 +175,7 @@ class Task(Data):
         priority: From 1, the most urgent, to 5; None is 3. Where runs wait for a worker or for a model's rate, the
             more urgent ones come first.
         tenant: On whose behalf, in at most 64 bytes; waiting tenants share what there is, by `Settings.tenant_weights`.
+        user: For whom it works, as far as memory goes.
     """
 
     input: Content
@@ -183,6 +184,7 @@ class Task(Data):
     labels: dict[str, str] = Field(default_factory=dict)
     priority: int | None = Field(default=None, ge=1, le=5)
     tenant: str = ""
+    user: str = ""
 
     @field_validator("tenant")
     @classmethod

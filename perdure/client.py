@@ -43,6 +43,7 @@ from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
 from perdure.speaking import LARGEST, Speaking, new_id, size_of, unreachable, whoami
+from perdure.state import SHAPE
 from perdure.wire import RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ class Client:
             input=task.input,
             limits=task.limits,
             heartbeat=self.settings.heartbeat_timeout,
+            shape=SHAPE,
+            user=task.user,
+            tenant=task.tenant,
         )
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
         memo = {"agent": spec.name, "labels": task.labels, "task": content_hash([task.input])}

@@ -164,6 +164,7 @@ class ToolResult(Data):
             waiting for a person beside the conversation: what becomes of it is told in a message later.
         content: What the tool returned, as text for the model (JSON unless the tool returned a string).
         size: Bytes of the whole content where `content` is a preview of it; None where it is whole.
+        ref: Where `content` is a preview: the blob of the store that holds the whole; None where it could not be kept.
         error_type: For `error`: a short word for programs.
         message: For every status but `ok`: what happened.
         suggestion: What the model could do next.
@@ -177,6 +178,7 @@ class ToolResult(Data):
     status: ResultStatus
     content: str = ""
     size: int | None = None
+    ref: str | None = None
     error_type: str | None = None
     message: str | None = None
     suggestion: str | None = None
@@ -227,6 +229,42 @@ class ToolMessage(Data):
 
 
 Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+"""What a model is shown."""
+
+
+class Compaction(Data):
+    """From here on the model is shown less of what was before; the transcript keeps all of it.
+
+    Attributes:
+        covers: So many entries, from the first one on, are replaced by `summary`.
+        summary: What they said.
+        shortened: Long results among the first so many entries are shown as previews.
+    """
+
+    role: Literal["compaction"]
+    covers: int = 0
+    summary: str = ""
+    shortened: int = 0
+
+
+Entry = Annotated[UserMessage | AssistantMessage | ToolMessage | Compaction, Field(discriminator="role")]
+"""What a transcript is made of."""
+
+
+class Segment(Data):
+    """The earlier part of a transcript, put away in the store: immutable, written once.
+
+    Attributes:
+        ref: The blob that holds a `SegmentBody`.
+        length: Entries up to its end, those of the segments before it included.
+        records: Records of calls, counted likewise.
+        head: Chained hash of the transcript up to its end; see `perdure.transcripts`.
+    """
+
+    ref: str
+    length: int
+    records: int = 0
+    head: str
 
 
 # -- what a run costs and gives back -----------------------------------------------------------------------
@@ -286,6 +324,14 @@ class Undone(Data):
     message: str | None = None
 
 
+class SegmentBody(Data):
+    """What a segment holds: the entries and records since the one before it."""
+
+    previous: Segment | None = None
+    entries: list[Entry] = Field(default_factory=list[Entry])
+    records: list[CallRecord] = Field(default_factory=list[CallRecord])
+
+
 RunStatus = Literal["completed", "budget_exhausted", "failed", "cancelled"]
 OpenStatus = Literal["running", "waiting_approval", "waiting_input", "waiting_decision", "paused"]
 
@@ -303,6 +349,8 @@ class RunResult(Data):
         cost_usd: None where the price is not known; never zero for unknown.
         reason: Why it ended so, for a person; None where `completed` by an answer.
         failure: For `failed`: a short word such as `authentication` or `malformed_output`.
+        before: Where `calls` of a long run are only the later ones: the segment with the records of those before. A
+            handle's `result()` reads them, and leaves it None.
         undone: What was to be undone at the end, in that order, and whether it was; see `Agent(compensate_on=…)`.
     """
 
@@ -317,6 +365,7 @@ class RunResult(Data):
     reason: str | None = None
     failure: str | None = None
     undone: list[Undone] = Field(default_factory=list[Undone])
+    before: Segment | None = None
 
 
 # -- what people decide ------------------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from perdure.messages import (
     Content,
     Data,
     DecisionRecord,
-    Message,
+    Entry,
     Pause,
     RunStatus,
     Saying,
+    Segment,
     ToolCall,
     ToolResult,
     Usage,
@@ -244,8 +245,27 @@ class Borrowing(Data):
         return self.parent != "" and not self.over
 
 
+class SessionTurn(Data):
+    """The turn of a session that a run is; `number` counts from 1."""
+
+    name: str
+    number: int
+
+
+SHAPE = 1
+"""What runs that are started now can do; see `RunState.shape`."""
+
+
 class RunState(BaseModel):
-    """All that a run is: what a resumed run starts from."""
+    """All that a run is: what a resumed run starts from.
+
+    Attributes:
+        shape: What it can do that those started by older clients can't, so that their histories replay. 1: it compacts
+            its context, continues as new, and is archived at its end.
+        before: The part of the transcript, and of the records, that was put away; `messages` and `records` come after.
+        variables: What tools have written for each other and for the model; see `Agent(variables=…)`.
+        began: When its first execution started; None in one that has neither continued as new nor been resumed so.
+    """
 
     model_config = ConfigDict(extra="ignore")
 
@@ -254,7 +274,14 @@ class RunState(BaseModel):
     limits: Limits
     execution: str = ""
     resets: int = 0
-    messages: list[Message] = Field(default_factory=list[Message])
+    shape: int = 0
+    before: Segment | None = None
+    messages: list[Entry] = Field(default_factory=list[Entry])
+    variables: dict[str, JSON] = Field(default_factory=dict)
+    session: SessionTurn | None = None
+    user: str = ""
+    tenant: str = ""
+    began: datetime | None = None
     calls: list[CallState] = Field(default_factory=list[CallState])
     records: list[CallRecord] = Field(default_factory=list[CallRecord])
     staged: list[CallState] = Field(default_factory=list[CallState])  # to be executed after the answer
@@ -285,6 +312,11 @@ class RunState(BaseModel):
     cancelling: Cancellation | None = None
 
     @property
+    def length(self) -> int:
+        """Entries of the whole transcript."""
+        return (self.before.length if self.before else 0) + len(self.messages)
+
+    @property
     def all_calls(self) -> list[CallState]:
         """Calls of the current turn and those parked in earlier ones, in call order."""
         return [*self.parked, *self.calls]
@@ -303,9 +335,9 @@ class RunState(BaseModel):
 
 
 def begin(
-    run_id: str, spec: AgentSpec, content: Content, limits: Limits | None, execution: str, parent: str = ""
+    run_id: str, spec: AgentSpec, content: Content, limits: Limits | None, execution: str, parent: str = "", **rest: Any
 ) -> RunState:
     """Return the state of a run that has just started. `execution` makes the idempotency keys unique."""
-    rules: dict[str, Any] = {"limits": limits or spec.limits, "execution": execution}
+    rules: dict[str, Any] = {"limits": limits or spec.limits, "execution": execution, **rest}
     first = UserMessage(role="user", content=content)
     return RunState(run_id=run_id, spec=spec, messages=[first], borrowing=Borrowing(parent=parent), **rules)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from perdure.messages import Message, content_hash
+from perdure.messages import Entry, Segment, SegmentBody, content_hash
+
+Load = Callable[[Segment], Awaitable[SegmentBody]]
+"""Reads a segment from the store."""
 
 ROOT = ""
 """The chained hash of an empty conversation."""
@@ -17,18 +20,53 @@ def link(parent: str, content: str) -> str:
 
 
 class Chain:
-    """The hashes of a growing conversation."""
+    """The hashes of a growing conversation.
 
-    def __init__(self) -> None:
-        self.contents: list[str] = []
-        self.heads: list[str] = []
+    Args:
+        before: The part of it that was put away: its hashes are known to end in `before.head`.
+    """
 
-    def extend(self, messages: Sequence[Message]) -> None:
-        """Add those of `messages` that are not there yet; earlier ones never change."""
-        for message in messages[len(self.contents) :]:
-            self.contents.append(content_hash(message))
-            self.heads.append(link(self.head(len(self.heads)), self.contents[-1]))
+    def __init__(self, before: Segment | None = None) -> None:
+        self.offset = before.length if before else 0
+        self._root = before.head if before else ROOT
+        self._contents: list[str] = []
+        self._heads: list[str] = []
+
+    @property
+    def length(self) -> int:
+        """Entries so far, those put away included."""
+        return self.offset + len(self._heads)
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Add those of `entries`, which begin where the part put away ends, that are not there yet."""
+        for entry in entries[len(self._contents) :]:
+            head = self._heads[-1] if self._heads else self._root
+            self._contents.append(content_hash(entry))
+            self._heads.append(link(head, self._contents[-1]))
 
     def head(self, length: int) -> str:
-        """Return the chained hash of the first `length` messages."""
-        return self.heads[length - 1] if length else ROOT
+        """Return the chained hash of the first `length` entries, which have to reach the part that was not put away."""
+        return self._heads[length - self.offset - 1] if length > self.offset else self._root
+
+    def contents(self, start: int) -> list[str]:
+        """Return the content hashes from entry `start` on."""
+        return self._contents[start - self.offset :]
+
+    def cut(self, length: int) -> None:
+        """Forget what comes after the first `length` entries."""
+        del self._contents[length - self.offset :], self._heads[length - self.offset :]
+
+
+async def put_away(segment: Segment | None, load: Load, start: int = 0) -> list[Entry]:
+    """Return the entries from `start` up to the end of `segment`, oldest first; those before it are not read.
+
+    Raises:
+        LookupError: If the store does not have them any more.
+    """
+    first, parts = (segment.length if segment else start), list[list[Entry]]()
+    while segment is not None and segment.length > start:
+        body = await load(segment)
+        first = segment.length - len(body.entries)
+        parts.append(body.entries)
+        segment = body.previous
+    return [entry for part in reversed(parts) for entry in part][max(start - first, 0) :]

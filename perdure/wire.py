@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from pydantic import Field
 
 from perdure.budgets import Allowance
-from perdure.messages import JSON, Content, Data, Message
+from perdure.messages import JSON, Content, Data, Entry, Segment
 from perdure.policies import AgentSpec, Effect, Limits
-from perdure.state import RunState, begin
+from perdure.state import RunState, SessionTurn, begin
 
 WORKFLOW = "AgentWorkflow"
 MODEL = "perdure.model"
@@ -49,6 +49,12 @@ class RunRequest(Data):
         carried: For a resumed run: where the closed one stopped; `input` is not used then.
         packed: The same, compressed: see `packed_state`.
         parent: The run whose budget `limits` are carved out of: asked for more before they are used up.
+        shape: See `RunState.shape`; 0 where an older client started it.
+        before: The conversation that it goes on from, such as the earlier turns of its session.
+        variables: Those that it starts with.
+        session: Which turn of which session it is.
+        user: For whom it works, as far as memory goes.
+        tenant: On whose behalf.
     """
 
     input: Content = ""
@@ -59,6 +65,12 @@ class RunRequest(Data):
     carried: RunState | None = None
     packed: str = ""
     parent: str = ""
+    shape: int = 0
+    before: Segment | None = None
+    variables: dict[str, JSON] = Field(default_factory=dict)
+    session: SessionTurn | None = None
+    user: str = ""
+    tenant: str = ""
 
 
 def packed_state(state: RunState) -> str:
@@ -72,8 +84,13 @@ def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
     if request.packed:
         carried = RunState.model_validate_json(zlib.decompress(base64.b64decode(request.packed)))
     if carried is None:
-        return begin(run_id, request.spec, request.input, request.limits, execution[-12:], request.parent)
+        more = {name: getattr(request, name) for name in _GIVEN}
+        return begin(run_id, request.spec, request.input, request.limits, execution[-12:], request.parent, **more)
     return carried.model_copy(deep=True, update={"execution": execution[-12:]})
+
+
+_GIVEN = ("shape", "before", "variables", "session", "user", "tenant")
+"""What a request says of a new run's state in the state's own words."""
 
 
 class ModelInput(Data):
@@ -103,10 +120,17 @@ class ModelInput(Data):
 
 
 class Page(Data):
-    """Some messages of a transcript, oldest first; `spec` only where no messages are asked for."""
+    """Some entries of a transcript, oldest first.
 
-    messages: list[Message]
+    Attributes:
+        messages: Empty where those asked for begin in the part that was put away.
+        spec: Only where no entries are asked for.
+        before: The part that was put away.
+    """
+
+    messages: list[Entry]
     spec: AgentSpec | None = None
+    before: Segment | None = None
 
 
 class ToolInput(Data):

@@ -15,7 +15,7 @@ from perdure import approvals, budgets, control, outcomes, turns, undoing
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
-from perdure.messages import Message, OpenStatus, RunResult, content_hash
+from perdure.messages import Entry, OpenStatus, RunResult, content_hash
 from perdure.reports import UndoReport
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
@@ -54,8 +54,8 @@ class AgentWorkflow(People):
         self.phase = Phase.INITIALIZING
         self._agent = request.spec.name
         self._spec_hash = request.spec_hash or content_hash(self.state.spec)
-        self._chain = Chain()
-        self._sent = 0
+        self._chain = Chain(self.state.before)
+        self._sent = self._chain.offset
         self._shown: OpenStatus = "running"
         self._changes = 0
         self._lookups = 0
@@ -129,7 +129,7 @@ class AgentWorkflow(People):
     def _generate(self, *, answer_only: bool) -> None:
         turns.open_turn(self.state, answer_only=answer_only)
         self._chain.extend(self.state.messages)
-        length, base = len(self.state.messages), self._sent
+        length, base = self.state.length, self._sent
         request = ModelInput(
             agent=self._agent,
             spec=self._spec_hash,
@@ -138,7 +138,7 @@ class AgentWorkflow(People):
             head=self._chain.head(length),
             base=self._chain.head(base),
             base_length=base,
-            new=self._chain.contents[base:],
+            new=self._chain.contents(base),
             answer_only=answer_only,
             allowance=budgets.allowance(self.state),
             ran=self.state.ran,
@@ -317,15 +317,18 @@ class AgentWorkflow(People):
 
     @workflow.query(name=TRANSCRIPT, description="Messages from a position on, a page at a time")
     def transcript(self, start: int, length: int) -> Page:
-        """Return messages `start` to `length` (at most about 1 MB of them) or, if none are asked for, the spec."""
-        messages: list[Message] = []
-        size = 0
-        for message in self.state.messages[start:length]:
+        """Return entries `start` to `length` (at most about 1 MB of them) or, if none are asked for, the spec.
+
+        Of those that were put away, only where they are.
+        """
+        before, messages, size = self.state.before, list[Entry](), 0
+        offset = before.length if before else 0
+        for message in self.state.messages[start - offset : length - offset] if start >= offset else ():
             size += len(message.model_dump_json().encode())
             if messages and size > _LARGEST_PAGE:
                 break
             messages.append(message)
-        return Page(messages=messages, spec=None if length else self.state.spec)
+        return Page(messages=messages, spec=None if length else self.state.spec, before=before)
 
     @workflow.query(name=STATE, description="The run's whole state")
     def whole_state(self) -> RunState:

@@ -1,17 +1,21 @@
 """The store: what outlives processes, beside Temporal. One interface; SQLite embedded, PostgreSQL in production.
 
-So far it holds the catalogue: which agents are served where.
+Each part has a protocol of its own, so that it can be replaced alone; `Store` is all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
-from perdure.messages import Data
+from pydantic import Field
+
+from perdure.messages import JSON, Data, RunResult, Segment
 from perdure.policies import AgentSpec
 from perdure.settings import Settings
+
+# -- catalogue ---------------------------------------------------------------------------------------------
 
 
 class CatalogueEntry(Data):
@@ -33,8 +37,8 @@ class CatalogueEntry(Data):
     seen_at: datetime
 
 
-class Store(Protocol):
-    """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down."""
+class Catalogue(Protocol):
+    """Which agents are served where."""
 
     async def announce(self, entry: CatalogueEntry) -> None:
         """Keep `entry` in place of the one that its queue announced before."""
@@ -55,6 +59,207 @@ class Store(Protocol):
     async def find(self, agent: str, namespace: str | None = None) -> list[CatalogueEntry]:
         """Return where that agent is served, the last seen first; `[]` if no worker announced it."""
         ...
+
+
+# -- blobs -------------------------------------------------------------------------------------------------
+
+
+class Blobs(Protocol):
+    """Bytes by their hash. Immutable; each is kept as long as it has an owner: a run's id, or `session:NAME`."""
+
+    async def put(self, data: bytes, owner: str) -> str:
+        """Keep `data` for `owner` and return its reference: 32 hex digits of its SHA-256. Safe to repeat."""
+        ...
+
+    async def get(self, ref: str) -> bytes:
+        """Return what was kept.
+
+        Raises:
+            LookupError: If it is not there (any more).
+        """
+        ...
+
+    async def own(self, refs: Collection[str], owner: str) -> None:
+        """Keep those blobs for `owner` as well.
+
+        Raises:
+            LookupError: If one of them is not there (any more).
+        """
+        ...
+
+
+# -- archive -----------------------------------------------------------------------------------------------
+
+
+class ArchivedRun(Data):
+    """A run that has ended, or an execution of one that goes on, as it outlives the engine's retention.
+
+    Attributes:
+        histories: References of the compressed histories of its executions, oldest first: what `show`, `watch` and
+            `fork` read once the engine has forgotten them.
+        status: As in `RunResult`; "running" while only earlier executions of an open run are archived.
+    """
+
+    namespace: str
+    run_id: str
+    agent: str
+    status: str
+    started_at: datetime
+    closed_at: datetime | None = None
+    session: str = ""
+    user: str = ""
+    tenant: str = ""
+    result: RunResult | None = None
+    histories: list[str] = Field(default_factory=list)
+
+
+class Archive(Protocol):
+    """Runs that have ended."""
+
+    async def archive(self, run: ArchivedRun, execution: str, history: str) -> None:
+        """Keep one execution of `run`, whose history is the blob `history`; safe to repeat. `run.histories` is ignored.
+
+        What is said of the run itself replaces what was kept before.
+        """
+        ...
+
+    async def archived(self, namespace: str, run_id: str) -> ArchivedRun | None:
+        """Return the run, or None."""
+        ...
+
+    async def archived_runs(
+        self, namespace: str, *, agent: str | None = None, session: str | None = None, limit: int = 100
+    ) -> list[ArchivedRun]:
+        """Return runs, the one started last first."""
+        ...
+
+    async def drop_runs(self, namespace: str, run_ids: Collection[str]) -> None:
+        """Forget those runs, and that they own any blobs."""
+        ...
+
+    async def sweep(self, older_than: datetime) -> int:
+        """Delete the blobs that have had no owner since before `older_than`; return how many bytes that freed."""
+        ...
+
+
+# -- sessions ----------------------------------------------------------------------------------------------
+
+
+class Session(Data):
+    """A conversation over many runs.
+
+    Attributes:
+        turns: How many have ended.
+        before: Its whole transcript so far, by reference.
+        variables: As the last turn left them.
+    """
+
+    namespace: str
+    name: str
+    agent: str
+    turns: int = 0
+    before: Segment | None = None
+    variables: dict[str, JSON] = Field(default_factory=dict)
+    user: str = ""
+    tenant: str = ""
+    created_at: datetime
+    updated_at: datetime
+
+
+class Turn(Data):
+    """One turn of a session that has ended: what was said to the agent, and what it answered."""
+
+    number: int
+    run_id: str
+    status: str
+    input: str = ""
+    text: str = ""
+    at: datetime
+
+
+class Sessions(Protocol):
+    """Conversations."""
+
+    async def session(self, namespace: str, name: str) -> Session | None:
+        """Return the session, or None."""
+        ...
+
+    async def end_turn(self, session: Session, turn: Turn) -> bool:
+        """Keep the session as it is after `turn`, if that is its next one; return False if it was kept before.
+
+        `created_at` of one that is there already stays.
+
+        Raises:
+            ValueError: If an earlier turn is missing.
+        """
+        ...
+
+    async def turns(self, namespace: str, name: str) -> list[Turn]:
+        """Return its turns, oldest first."""
+        ...
+
+    async def sessions(self, namespace: str, *, agent: str | None = None, limit: int = 100) -> list[Session]:
+        """Return sessions, the one used last first."""
+        ...
+
+    async def drop_session(self, namespace: str, name: str) -> bool:
+        """Forget a session, and that it owns any blobs; return whether it was there."""
+        ...
+
+
+# -- memory ------------------------------------------------------------------------------------------------
+
+Scope = Literal["user", "tenant", "agent"]
+
+
+class Fact(Data):
+    """Something remembered across sessions.
+
+    Attributes:
+        scope: Whom it is about; `subject` is that user's, tenant's or agent's name.
+        source: Where it comes from: a run's id, or `person:NAME` who entered or corrected it.
+        superseded_by: The id of the fact that replaced it, "" where it holds.
+        forgotten_at: When a person deleted it; its text is gone then.
+    """
+
+    id: str
+    namespace: str
+    agent: str
+    scope: Scope
+    subject: str
+    text: str
+    source: str
+    at: datetime
+    superseded_by: str = ""
+    forgotten_at: datetime | None = None
+
+
+class Memories(Protocol):
+    """Facts, found by full-text search; an index of vectors can stand in."""
+
+    async def remember(self, facts: Sequence[Fact], supersedes: Collection[str] = ()) -> None:
+        """Keep `facts`; those named in `supersedes` are replaced by the first of them. Safe to repeat."""
+        ...
+
+    async def recall(
+        self, namespace: str, agent: str, subjects: Sequence[tuple[Scope, str]], query: str, limit: int
+    ) -> list[Fact]:
+        """Return facts that hold about any of `subjects`, those that fit `query` best first; "" gives the newest."""
+        ...
+
+    async def facts(
+        self, namespace: str, *, agent: str | None = None, subject: str | None = None, all: bool = False
+    ) -> list[Fact]:
+        """Return facts, the newest first; with `all` those that were superseded or forgotten as well."""
+        ...
+
+    async def forget(self, namespace: str, id: str, at: datetime) -> bool:
+        """Delete what is remembered under that id, also the text of those it superseded; False if it is not there."""
+        ...
+
+
+class Store(Catalogue, Blobs, Archive, Sessions, Memories, Protocol):
+    """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down."""
 
     async def aclose(self) -> None:
         """Release connections; afterwards the store can't be used."""
@@ -77,4 +282,4 @@ def open_store(url: str) -> Store:
     """
     from perdure.activities.stores.sql import SQLStore  # SQLAlchemy takes 0.3 s to import
 
-    return SQLStore(url)
+    return SQLStore(url)  # type: ignore[return-value] # TEMP until all parts are there

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import hashlib
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Dialect,
+    LargeBinary,
     MetaData,
     Select,
     String,
@@ -72,6 +74,18 @@ CATALOGUE = Table(
     Column("source", String, nullable=False),
     Column("seen_at", UTCDateTime, nullable=False),
 )
+BLOBS = Table(
+    "perdure_blobs",
+    METADATA,
+    Column("ref", String, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+OWNERS = Table(
+    "perdure_blob_owners",
+    METADATA,
+    Column("ref", String, primary_key=True),
+    Column("owner", String, primary_key=True),
+)
 
 
 class SQLStore:
@@ -105,6 +119,31 @@ class SQLStore:
     async def find(self, agent: str, namespace: str | None = None) -> list[CatalogueEntry]:
         """See `Store.find`."""
         return await self._entries(select(CATALOGUE).where(CATALOGUE.c.agent == agent), namespace)
+
+    async def put(self, data: bytes, owner: str) -> str:
+        """See `Blobs.put`."""
+        ref = hashlib.sha256(data).hexdigest()[:32]
+        async with self._transaction() as connection:
+            await connection.execute(self._insert(BLOBS).values(ref=ref, data=data).on_conflict_do_nothing())
+            await connection.execute(self._insert(OWNERS).values(ref=ref, owner=owner).on_conflict_do_nothing())
+        return ref
+
+    async def get(self, ref: str) -> bytes:
+        """See `Blobs.get`."""
+        async with self._transaction() as connection:
+            data: bytes | None = await connection.scalar(select(BLOBS.c.data).where(BLOBS.c.ref == ref))
+        if data is None:
+            raise LookupError(f"The store does not have blob {ref} (any more).")
+        return data
+
+    async def own(self, refs: Collection[str], owner: str) -> None:
+        """See `Blobs.own`."""
+        async with self._transaction() as connection:
+            for ref in refs:
+                await connection.execute(self._insert(OWNERS).values(ref=ref, owner=owner).on_conflict_do_nothing())
+
+    def _insert(self, table: Table) -> Any:
+        return (sqlite.insert if self._engine.dialect.name == "sqlite" else postgresql.insert)(table)
 
     async def aclose(self) -> None:
         """See `Store.aclose`."""

@@ -12,8 +12,9 @@ from perdure.cli.output import moment, one_line, paint, safe, span
 from perdure.messages import (
     AssistantMessage,
     CallRecord,
+    Compaction,
     Content,
-    Message,
+    Entry,
     RunResult,
     ToolMessage,
     ToolResult,
@@ -127,7 +128,7 @@ def _first(state: RunState) -> Content:
     return first.content if isinstance(first, UserMessage) else ""
 
 
-def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
+def _results(messages: Sequence[Entry]) -> dict[str, ToolResult]:
     """Return the results of closed turns, by the call's position."""
     positions: dict[str, str] = {}
     results: dict[str, ToolResult] = {}
@@ -141,7 +142,7 @@ def _results(messages: Sequence[Message]) -> dict[str, ToolResult]:
                 results[positions.get(message.result.call_id, message.result.call_id)] = message.result
             case UserMessage(result=ToolResult() as result):  # of a call that was parked
                 results[positions.get(result.call_id, result.call_id)] = result
-            case UserMessage():
+            case UserMessage() | Compaction():
                 pass
     return results
 
@@ -178,7 +179,7 @@ def _undone(result: RunResult, stream: TextIO) -> Iterator[str]:
         yield f"  {one.position:<5} {safe(one.name)} {story.undone_word(one.status, stream)}{said}"
 
 
-def _transcript(messages: Sequence[Message], stream: TextIO) -> Iterator[str]:
+def _transcript(messages: Sequence[Entry], stream: TextIO) -> Iterator[str]:
     for message in messages:
         match message:
             case UserMessage():
@@ -192,3 +193,5 @@ def _transcript(messages: Sequence[Message], stream: TextIO) -> Iterator[str]:
                 given = message.result
                 text = safe(given.content or given.message or "")
                 yield f"  {paint('tool', 'yellow', stream)}   {safe(given.name)} {given.status}: {text}"
+            case Compaction(summary=summary):
+                yield f"  {paint('runtime', 'cyan', stream)}  (shown in short from here on) {safe(summary)}"

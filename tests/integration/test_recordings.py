@@ -13,6 +13,7 @@ import pytest
 from perdure.activities import providers
 from perdure.agents import Agent
 from perdure.client import Client
+from perdure.context import visible
 from perdure.messages import ToolMessage
 from perdure.policies import Limits
 from perdure.settings import Settings
@@ -71,7 +72,7 @@ async def test_recorded_conversations_give_the_recorded_transcripts(
             assert result.status == "completed", result.reason
             state = (await handle.projection()).state
             assert state is not None
-            return list(comparable(state.messages))
+            return list(comparable(visible(state.messages)))
 
     async with serving(client.temporal, agents, queue, engine):
         played = await asyncio.gather(*[play(agent, turn) for agent, turn in zip(agents, turns, strict=True)])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.activities.conversations import Conversations
-from perdure.messages import AssistantMessage, Message, UserMessage, content_hash
+from perdure.messages import AssistantMessage, Entry, Segment, SegmentBody, UserMessage, content_hash
 from perdure.policies import AgentSpec
 from perdure.transcripts import Chain
 from perdure.wire import ModelInput, Page
@@ -15,11 +15,15 @@ from perdure.wire import ModelInput, Page
 SPEC = AgentSpec(name="a", model="m:m")
 
 
-def user(text: str) -> Message:
+async def nothing_away(segment: Segment) -> SegmentBody:
+    raise LookupError(segment.ref)
+
+
+def user(text: str) -> Entry:
     return UserMessage(role="user", content=text)
 
 
-def reply(text: str) -> Message:
+def reply(text: str) -> Entry:
     return AssistantMessage(role="assistant", text=text)
 
 
@@ -28,12 +32,12 @@ class Run:
 
     def __init__(self, name: str = "run", page: int = 100) -> None:
         self.name = name
-        self.messages: list[Message] = []
+        self.messages: list[Entry] = []
         self.pages: list[tuple[int, int]] = []
         self.sent = 0
         self._page = page
 
-    def next_call(self, *new: Message) -> ModelInput:
+    def next_call(self, *new: Entry) -> ModelInput:
         """Return the next model call, with these messages since the last."""
         self.messages.extend(new)
         chain = Chain()
@@ -46,7 +50,7 @@ class Run:
             head=chain.head(len(self.messages)),
             base=chain.head(self.sent),
             base_length=self.sent,
-            new=chain.contents[self.sent :],
+            new=chain.contents(self.sent),
         )
         self.sent = len(self.messages)
         return wanted
@@ -56,12 +60,12 @@ class Run:
         await asyncio.sleep(0)
         return Page(messages=self.messages[start : min(length, start + self._page)], spec=None if length else SPEC)
 
-    async def ask(self, kept: Conversations, wanted: ModelInput) -> list[Message]:
+    async def ask(self, kept: Conversations, wanted: ModelInput) -> list[Entry]:
         return await kept.messages(self.name, wanted, self.fetch)
 
 
 async def test_first_call_asks_the_workflow_and_later_ones_find_all_in_memory():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     assert await run.ask(kept, run.next_call(user("go"))) == run.messages
     assert run.pages == [(0, 1)]
     for turn in range(5):
@@ -74,20 +78,20 @@ async def test_first_call_asks_the_workflow_and_later_ones_find_all_in_memory():
 
 
 async def test_what_was_made_elsewhere_is_asked_for_without_what_is_known():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     await run.ask(kept, run.next_call(user("go")))
     assert await run.ask(kept, run.next_call(reply("a"), user("b"))) == run.messages
     assert run.pages == [(0, 1), (1, 3)]
 
 
 async def test_conversation_is_fetched_in_pages():
-    kept, run = Conversations(10_000), Run(page=2)
+    kept, run = Conversations(10_000, nothing_away), Run(page=2)
     assert await run.ask(kept, run.next_call(*[user(str(n)) for n in range(5)])) == run.messages
     assert run.pages == [(0, 5), (2, 5), (4, 5)]
 
 
 async def test_retried_call_finds_the_conversation_one_reply_ahead():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     await run.ask(kept, run.next_call(user("go")))
     second = run.next_call(reply("a"), user("b"))
     assert await run.ask(kept, second) == run.messages
@@ -97,7 +101,7 @@ async def test_retried_call_finds_the_conversation_one_reply_ahead():
 
 
 async def test_worker_that_missed_some_turns_finds_its_way():
-    here, elsewhere, run = Conversations(10_000), Conversations(10_000), Run()
+    here, elsewhere, run = Conversations(10_000, nothing_away), Conversations(10_000, nothing_away), Run()
     await run.ask(here, run.next_call(user("go")))
     await run.ask(elsewhere, run.next_call(reply("a"), user("b")))
     await run.ask(elsewhere, run.next_call(reply("c"), user("d")))
@@ -105,7 +109,7 @@ async def test_worker_that_missed_some_turns_finds_its_way():
 
 
 async def test_run_that_was_reset_gets_its_new_conversation_not_the_old_one():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     await run.ask(kept, run.next_call(user("go")))
     await run.ask(kept, run.next_call(reply("a"), user("b")))
     run.messages, run.sent = run.messages[:1], 1
@@ -114,7 +118,7 @@ async def test_run_that_was_reset_gets_its_new_conversation_not_the_old_one():
 
 
 async def test_call_of_a_conversation_that_is_gone_is_refused_not_answered_with_another():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     wanted = run.next_call(user("go"), reply("a"))
     run.messages[1] = reply("another")
     with pytest.raises(LookupError, match="is another one than this call was made for"):
@@ -127,14 +131,14 @@ async def test_call_of_a_conversation_that_is_gone_is_refused_not_answered_with_
 
 
 async def test_given_list_is_the_callers_own():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     wanted = run.next_call(user("go"))
     (await run.ask(kept, wanted)).clear()
     assert await run.ask(kept, wanted) == run.messages
 
 
 async def test_what_is_kept_stays_within_the_limit_and_the_least_used_goes_first():
-    kept, runs = Conversations(2_000), [Run(f"run {n}") for n in range(20)]
+    kept, runs = Conversations(2_000, nothing_away), [Run(f"run {n}") for n in range(20)]
     for run in runs:
         await run.ask(kept, run.next_call(user("x" * 300)))
         await runs[0].ask(kept, runs[0].next_call())
@@ -146,14 +150,14 @@ async def test_what_is_kept_stays_within_the_limit_and_the_least_used_goes_first
 
 
 async def test_conversation_larger_than_the_limit_still_works():
-    kept, run = Conversations(100), Run()
+    kept, run = Conversations(100, nothing_away), Run()
     for _ in range(3):
         assert await run.ask(kept, run.next_call(user("x" * 300))) == run.messages
     assert len(kept._runs) == 1
 
 
 def test_messages_made_here_are_kept_within_a_quarter_of_the_limit():
-    kept = Conversations(4_000)
+    kept = Conversations(4_000, nothing_away)
     for n in range(100):
         kept.remember(user(f"{n}" * 50))
         kept.remember(user(f"{n}" * 50))
@@ -162,7 +166,7 @@ def test_messages_made_here_are_kept_within_a_quarter_of_the_limit():
 
 
 async def test_size_of_a_conversation_is_right_after_it_was_cut_back():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     first = run.next_call(user("go"))
     await run.ask(kept, first)
     await run.ask(kept, run.next_call(reply("a" * 100)))
@@ -174,7 +178,7 @@ async def test_size_of_a_conversation_is_right_after_it_was_cut_back():
 @given(st.data())
 def test_every_worker_gives_every_run_its_own_conversation(data):
     async def play() -> None:
-        workers = [Conversations(data.draw(st.sampled_from([0, 400, 100_000]))) for _ in range(2)]
+        workers = [Conversations(data.draw(st.sampled_from([0, 400, 100_000])), nothing_away) for _ in range(2)]
         runs = [Run("one", page=2), Run("two", page=2)]
         for turn in range(data.draw(st.integers(1, 12))):
             worker, run = data.draw(st.sampled_from(workers)), data.draw(st.sampled_from(runs))
@@ -191,7 +195,7 @@ def test_every_worker_gives_every_run_its_own_conversation(data):
 
 
 async def test_runs_at_once_do_not_disturb_each_other():
-    kept, runs = Conversations(3_000), [Run(f"run {n}", page=1) for n in range(10)]
+    kept, runs = Conversations(3_000, nothing_away), [Run(f"run {n}", page=1) for n in range(10)]
 
     async def play(run: Run) -> None:
         for turn in range(10):
@@ -201,20 +205,20 @@ async def test_runs_at_once_do_not_disturb_each_other():
 
 
 async def test_two_calls_of_one_run_at_once_both_get_it_right():
-    kept, run = Conversations(10_000), Run(page=1)
+    kept, run = Conversations(10_000, nothing_away), Run(page=1)
     wanted = run.next_call(user("go"), reply("a"), user("b"))
     both = await asyncio.gather(run.ask(kept, wanted), run.ask(kept, wanted))
     assert list(both) == [run.messages, run.messages]
 
 
 async def test_spec_of_the_served_agent_is_taken_where_it_is_the_one_asked_for():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     assert await kept.spec(run.next_call(), SPEC, run.fetch) == SPEC
     assert run.pages == []
 
 
 async def test_spec_that_was_deployed_over_is_asked_of_the_workflow_once():
-    kept, run = Conversations(10_000), Run()
+    kept, run = Conversations(10_000, nothing_away), Run()
     deployed = SPEC.model_copy(update={"instructions": "New."})
     for known in (deployed, None, deployed):
         assert await kept.spec(run.next_call(), known, run.fetch) == SPEC

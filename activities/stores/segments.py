@@ -1,0 +1,44 @@
+"""Parts of transcripts that were put away: written once, read by reference."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from perdure.activities.stores import Blobs
+from perdure.messages import CallRecord, Entry, Segment, SegmentBody
+from perdure.transcripts import Chain
+
+
+async def write(
+    blobs: Blobs,
+    owner: str,
+    previous: Segment | None,
+    entries: Sequence[Entry],
+    records: Sequence[CallRecord] = (),
+) -> Segment:
+    """Put `entries` and `records` away, which follow `previous`; the same ones give the same segment."""
+    body = SegmentBody(previous=previous, entries=list(entries), records=list(records))
+    chain = Chain(previous)
+    chain.extend(entries)
+    ref = await blobs.put(zlib.compress(body.model_dump_json(exclude_defaults=True).encode()), owner)
+    counted = (previous.records if previous else 0) + len(records)
+    return Segment(ref=ref, length=chain.length, records=counted, head=chain.head(chain.length))
+
+
+async def read(blobs: Blobs, segment: Segment) -> SegmentBody:
+    """Return what a segment holds.
+
+    Raises:
+        LookupError: If it is not there any more.
+    """
+    return SegmentBody.model_validate_json(zlib.decompress(await blobs.get(segment.ref)))
+
+
+async def chain_of(blobs: Blobs, segment: Segment | None) -> list[Segment]:
+    """Return `segment` and those before it, oldest first: what whoever goes on from it has to own."""
+    found: list[Segment] = []
+    while segment is not None:
+        found.append(segment)
+        segment = (await read(blobs, segment)).previous
+    return found[::-1]
