@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Annotated
 
 from pydantic import Field
 
 from perdure.messages import Data, Usage
+from perdure.policies import Limits
 from perdure.reports import ModelTurn
 from perdure.state import Amounts, Bill, Outcome, RunState
 
@@ -23,9 +25,19 @@ class Allowance(Data):
 
 
 class Additions(Amounts):
-    """What a person adds to a run's limits. A limit that is None stays so."""
+    """What a person adds to a run's limits. A limit that is None stays so, and so does a tool's that has none.
+
+    Attributes:
+        calls: Calls of tools, by name.
+    """
 
     wall_time: timedelta = Field(default=timedelta(), ge=timedelta())
+    calls: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+
+    def to(self, limits: Limits) -> Limits:
+        """Return `limits`, raised."""
+        most = {name: limit + self.calls.get(name, 0) for name, limit in limits.calls_per_tool.items()}
+        return super().to(limits).model_copy(update={"calls_per_tool": most})
 
 
 def spend(state: RunState, turn: ModelTurn) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,7 @@ from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
 from perdure.speaking import LARGEST, Speaking, new_id, size_of, unreachable, whoami
-from perdure.state import SHAPE
+from perdure.state import SHAPE, RunState
 from perdure.wire import RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
@@ -145,6 +145,17 @@ _MORE = {
     "wall_time": "--add-minutes 10",
 }
 """How each limit is raised, on the command line."""
+
+
+def _options(lacking: Sequence[str]) -> str:
+    return " ".join(_MORE[name] for name in lacking)
+
+
+def options_to_resume(state: RunState) -> str:
+    """Return the options of `perdure resume` that a closed run needs, such as `--add-steps 5`; "" for none."""
+    return _options(still_scarce(state, carried_on(state, Additions())))
+
+
 _TASK = timedelta(seconds=5)
 """How long a run stands still after a worker was lost while it decided; the engine's default is 10 s."""
 
@@ -320,7 +331,7 @@ class RunHandle(Speaking):
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
         carried = carried_on(state, add)
         if lacking := still_scarce(state, carried):
-            hint = " ".join(_MORE[name] for name in lacking)
+            hint = _options(lacking)
             raise PerdureError(f"Run {self.id}: {exhausted(carried).reason} Resume it with more, such as {hint}.")
         request = RunRequest(
             spec=state.spec,

@@ -114,6 +114,8 @@ def _check_answer(state: RunState, answer: Answer) -> Receipt:
     call = state.find(answer.call, CallStatus.QUESTION)
     if call is None:
         return approvals.unknown(state, answer.call)
+    if call.status is CallStatus.QUESTION and state.shape and not answer.text.strip():
+        return Receipt(accepted=False, call=call.position, reason="empty", message="The answer is empty.")
     if call.status is CallStatus.QUESTION:
         return Receipt(accepted=True, call=call.position)
     text = f"Call {call.position} asks nothing: {approvals.standing(call)}."

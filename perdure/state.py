@@ -185,7 +185,7 @@ class Amounts(Data):
         raised = {
             name: getattr(limits, name) + getattr(self, name)
             for name in type(self).model_fields
-            if getattr(limits, name) is not None
+            if name in Limits.model_fields and getattr(limits, name) is not None
         }
         return limits.model_copy(update=raised)
 

@@ -124,6 +124,7 @@ async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncG
             stops = [await stack.enter_async_context(one) for one in served]
             yield client
             await _hand_over([stop() for stop in stops], settings)
+        say("Stopped; runs under way are kept, and go on with the next worker.")
     except PerdureError:
         raise
     except Exception as error:

@@ -88,6 +88,9 @@ def resume(
     add_input_tokens: Annotated[int, typer.Option(min=0, help="Raise the limit of tokens sent.")] = 0,
     add_output_tokens: Annotated[int, typer.Option(min=0, help="Raise the limit of tokens received.")] = 0,
     add_minutes: Annotated[float, typer.Option(min=0, help="Raise the limit of time.")] = 0,
+    add_calls: Annotated[
+        list[str] | None, typer.Option(metavar="TOOL=N", help="Raise the limit of calls of a tool that has one.")
+    ] = None,
     reason: Annotated[str, typer.Option(help="Why, for the record of a paused run.")] = "",
     detach: Detach = False,
     no_wait: NoWait = False,
@@ -101,12 +104,20 @@ def resume(
         input_tokens=add_input_tokens,
         output_tokens=add_output_tokens,
         wall_time=timedelta(minutes=add_minutes),
+        calls=dict(_calls(text) for text in add_calls or []),
     )
     handle = session.finish(_resume(settings, run_id, more, reason))
     if detach:
         emit({"run_id": run_id}) if as_json else data(run_id)
         return DONE
     return _follow(settings, handle, no_wait=no_wait, as_json=as_json)
+
+
+def _calls(text: str) -> tuple[str, int]:
+    tool, _, number = text.partition("=")
+    if not tool.strip() or not number.strip().isdecimal():
+        raise Misuse(f"--add-calls is TOOL=N, such as search=5; {text!r} is not.")
+    return tool.strip(), int(number)
 
 
 def ls(
@@ -210,7 +221,17 @@ async def _followed(settings: Settings, run: RunHandle, file: str | None, *, no_
         emit({**result.model_dump(), **_there(run)})
     elif result.status in ("completed", "budget_exhausted"):
         data(result.text)
+    if result.status == "budget_exhausted":
+        say(f"Go on from there: perdure resume {safe(shlex.quote(run.id))} {await _more(client, run.id)}")
     return DONE if result.status == "completed" else FAILED
+
+
+async def _more(client: Client, run_id: str) -> str:
+    """Return the options with which a run that has used up a limit can go on."""
+    from perdure.client import options_to_resume
+
+    state = (await client.handle(run_id).projection()).state
+    return (options_to_resume(state) if state else "") or "--add-steps 5"
 
 
 async def _waiting(client: Client, run_id: str) -> dict[str, Any]:

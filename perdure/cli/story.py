@@ -159,7 +159,8 @@ def added(more: Additions) -> list[str]:
         "usd": f"{more.usd} USD",
         "wall_time": span(more.wall_time),
     }
-    return [text for name, text in amounts.items() if getattr(more, name)]
+    calls = [f"{count:,} {'call' if count == 1 else 'calls'} of {safe(tool)}" for tool, count in more.calls.items()]
+    return [*(text for name, text in amounts.items() if getattr(more, name)), *calls]
 
 
 def words(content: Content) -> str:

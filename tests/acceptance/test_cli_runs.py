@@ -140,6 +140,10 @@ def test_runs_are_listed_by_status_and_agent(served):
 def test_an_exhausted_run_exits_with_1_and_is_resumed_with_more_steps(served):
     result = served.json("run", "agents.py:tireless", "go", "--id", "tired", code=1)
     assert result["status"] == "budget_exhausted"
+    assert (
+        "perdure resume tired --add-steps 5"
+        in served("run", "agents.py:tireless", "go", "--id", "tired", code=1).stderr
+    )
     assert "The limit of 2 steps is reached. Resume it with more" in served("resume", "tired", code=1).stderr
     assert served.json("resume", "tired", "--add-steps", "1", code=1)["steps"] == 3
     assert [run["id"] for run in served.json("ls", "--agent", "tireless")].count("tired") == 1

@@ -128,6 +128,8 @@ def test_additions_raise_what_is_limited_and_nothing_else():
     raised = more.to(Limits(steps=1, usd=None, wall_time=timedelta(minutes=1)))
     assert (raised.steps, raised.usd, raised.wall_time) == (6, None, timedelta(minutes=2))
     assert raised.input_tokens == 400_000
+    few = Limits(calls_per_tool={"look": 2})
+    assert Additions(calls={"look": 3, "pay": 1}).to(few).calls_per_tool == {"look": 5}
 
 
 def test_the_reason_names_the_limit_that_is_reached():

@@ -15,7 +15,7 @@ from perdure.outcomes import close, result_of, start
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import ModelTurn
 from perdure.resuming import carried_on
-from perdure.state import CallStatus, RunState, begin
+from perdure.state import SHAPE, CallStatus, RunState, begin
 from perdure.steps import CallModel, CallTools, Wait, next_step
 from perdure.tools import ask_user
 from perdure.turns import close_soon, fold_turn, open_turn
@@ -90,6 +90,13 @@ def test_an_answer_needs_an_open_question() -> None:
     for call in ("", "1.1"):
         refused = check(a_run("ask_user"), Decision(call=call, approve=True)).message
         assert refused.endswith("Answer it with `perdure answer run TEXT --call 1.1`."), "it is no approval"
+
+
+def test_an_empty_answer_is_refused() -> None:
+    state = begin("run", AgentSpec(name="a", model="m:m", tools=[ask_user.spec]), "go", None, "e", shape=SHAPE)
+    asked = AssistantMessage(role="assistant", calls=[ToolCall(id="id", name="ask_user")])
+    fold_turn(state, ModelTurn(message=asked), NOW)
+    assert [say(state, Answer(text=text)) for text in ("", " \n", "yes")] == ["empty", "empty", ""]
 
 
 def test_a_question_needs_no_approval_and_is_withdrawn_by_a_message() -> None:
