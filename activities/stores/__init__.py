@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, NewType, Protocol
 
 from pydantic import Field
 
@@ -64,10 +64,24 @@ class Catalogue(Protocol):
 # -- blobs -------------------------------------------------------------------------------------------------
 
 
-class Blobs(Protocol):
-    """Bytes by their hash. Immutable; each is kept as long as it has an owner: a run's id, or `session:NAME`."""
+Owner = NewType("Owner", str)
+"""Who needs a blob: `run_owner` or `session_owner`."""
 
-    async def put(self, data: bytes, owner: str) -> str:
+
+def run_owner(namespace: str, run_id: str) -> Owner:
+    """Return a run as the owner of blobs; all its executions are one."""
+    return Owner(f"run:{namespace}/{run_id}")
+
+
+def session_owner(namespace: str, name: str) -> Owner:
+    """Return a session as the owner of blobs."""
+    return Owner(f"session:{namespace}/{name}")
+
+
+class Blobs(Protocol):
+    """Bytes by their hash. Immutable; each is kept as long as it has an owner."""
+
+    async def put(self, data: bytes, owner: Owner) -> str:
         """Keep `data` for `owner` and return its reference: 32 hex digits of its SHA-256. Safe to repeat."""
         ...
 
@@ -75,11 +89,11 @@ class Blobs(Protocol):
         """Return what was kept.
 
         Raises:
-            LookupError: If it is not there (any more).
+            LookupError: If it is not there (any more), or damaged.
         """
         ...
 
-    async def own(self, refs: Collection[str], owner: str) -> None:
+    async def own(self, refs: Collection[str], owner: Owner) -> None:
         """Keep those blobs for `owner` as well.
 
         Raises:
@@ -185,7 +199,7 @@ class Sessions(Protocol):
         ...
 
     async def end_turn(self, session: Session, turn: Turn) -> bool:
-        """Keep the session as it is after `turn`, if that is its next one; return False if it was kept before.
+        """Keep the session as it is after `turn`, if that is its next one; False if one of that number is there.
 
         `created_at` of one that is there already stays.
 
@@ -282,4 +296,4 @@ def open_store(url: str) -> Store:
     """
     from perdure.activities.stores.sql import SQLStore  # SQLAlchemy takes 0.3 s to import
 
-    return SQLStore(url)  # type: ignore[return-value] # TEMP until all parts are there
+    return SQLStore(url)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from perdure.activities.stores import Blobs
+from perdure.activities.stores import Blobs, Owner
 from perdure.messages import CallRecord, Entry, Segment, SegmentBody
 from perdure.transcripts import Chain
 
 
 async def write(
     blobs: Blobs,
-    owner: str,
+    owner: Owner,
     previous: Segment | None,
     entries: Sequence[Entry],
     records: Sequence[CallRecord] = (),

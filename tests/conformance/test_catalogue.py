@@ -1,14 +1,8 @@
-"""What every store has to do. SQLite always; PostgreSQL where `PERDURE_TEST_POSTGRES` names a server.
-
-That variable holds `postgresql://USER:PASSWORD@HOST:PORT/DATABASE` of a user who may create databases: each
-test makes its own and drops it.
-"""
+"""The catalogue, and what holds for every use of the store."""
 
 import asyncio
-import os
 import subprocess
 import sys
-import uuid
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -20,7 +14,6 @@ from perdure.policies import AgentSpec, Limits, ToolSpec
 from perdure.settings import Settings
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-POSTGRES = os.environ.get("PERDURE_TEST_POSTGRES")
 TOOL = ToolSpec(name="look", description="Looks.", parameters={"type": "object"}, timeout=timedelta(seconds=1.5))
 
 ANNOUNCE = """
@@ -48,38 +41,6 @@ def entry(agent="travel", task_queue="q1", namespace="default", minutes=0, **spe
         source="agents.py",
         seen_at=NOON + timedelta(minutes=minutes),
     )
-
-
-async def in_database(url, statement):
-    from sqlalchemy import make_url, text
-    from sqlalchemy.ext.asyncio import create_async_engine
-
-    engine = create_async_engine(
-        make_url(url).set(drivername="postgresql+asyncpg"), isolation_level="AUTOCOMMIT", poolclass=None
-    )
-    async with engine.connect() as connection:
-        await connection.execute(text(statement))
-    await engine.dispose()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def url(request, tmp_path):
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'home' / 'store.db'}"
-        return
-    if not POSTGRES:
-        pytest.skip("PERDURE_TEST_POSTGRES names no PostgreSQL server")
-    name = f"perdure_test_{uuid.uuid4().hex[:12]}"
-    await in_database(POSTGRES, f"CREATE DATABASE {name}")
-    yield f"{POSTGRES.rpartition('/')[0]}/{name}"
-    await in_database(POSTGRES, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture
-async def store(url):
-    store = open_store(url)
-    yield store
-    await store.aclose()
 
 
 async def test_a_new_store_knows_no_agent(store):

@@ -1,0 +1,169 @@
+"""A SQL database: its connections, transactions and errors; the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from sqlalchemy import URL, Connection, Table, event, make_url, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from perdure.activities.stores import schema
+from perdure.errors import ConnectionFailed
+
+PATIENCE = 5
+"""Seconds that a database gets: to accept a connection, to run a statement, to come free of other writers."""
+CONNECTIONS = 8
+"""Connections of one store at most: what goes beyond waits for its turn."""
+LOCK = 7_305_100
+"""Number of the PostgreSQL advisory lock under which tables are made and catalogues replaced."""
+
+_DRIVERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "sqlite": ("sqlite+aiosqlite", {"timeout": PATIENCE, "isolation_level": None}),
+    "postgres": ("postgresql+asyncpg", {"timeout": PATIENCE, "command_timeout": PATIENCE}),
+    "postgresql": ("postgresql+asyncpg", {"timeout": PATIENCE, "command_timeout": PATIENCE}),
+}
+
+T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def whole(method: Method) -> Method:
+    """Have a method of a database go on to its end, by itself, where its caller is cancelled.
+
+    A connection that is cut off while it opens is never closed; and each statement ends within seconds anyway.
+    """
+
+    @wraps(method)
+    async def run(self: Database, *args: Any, **kwargs: Any) -> Any:
+        return await self.apart(method(self, *args, **kwargs))
+
+    return cast("Method", run)
+
+
+class Database:
+    """What the parts of the store in SQL have in common.
+
+    Args:
+        url: See `open_store`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url, self._engine = _engine(url)
+        self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
+        self._ready = False
+        self._preparing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def file(self) -> Path | None:
+        """The file of an SQLite database; None where it is in memory, or a server."""
+        name = self.url.database if self._is_sqlite else None
+        return Path(name) if name and name != ":memory:" else None
+
+    async def apart(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns, which is not cancelled with its caller."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return await asyncio.shield(task)
+
+    async def aclose(self) -> None:
+        """See `Store.aclose`."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._engine.dispose()
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have left
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._engine.dialect.name == "sqlite"
+
+    def _insert(self, table: Table) -> Any:
+        """Return an INSERT that knows ON CONFLICT, which is no standard, but the same in both."""
+        return (sqlite.insert if self._is_sqlite else postgresql.insert)(table)
+
+    async def _lock(self, connection: AsyncConnection) -> None:
+        """Keep others out till the transaction ends; in SQLite every transaction that writes does."""
+        if not self._is_sqlite:
+            await connection.execute(text(f"SELECT pg_advisory_xact_lock({LOCK})"))
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncGenerator[AsyncConnection | None]:
+        """Yield a connection that sees the store at one moment; None where there is none: readers make none."""
+        if not self._ready and self.file and not self.file.exists():
+            yield None
+            return
+        async with self._connected(self._engine) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncGenerator[AsyncConnection]:
+        """Yield a connection in a transaction that is kept if the block ends well."""
+        async with self._connected(self._writer) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _connected(self, engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
+        """Whatever the database does becomes one sentence."""
+        try:
+            if not self._ready:
+                await self._prepare()
+            async with engine.begin() as connection:
+                yield connection
+        except DataError as error:
+            raise ValueError(f"The store can't keep that: {_reason(error)}.") from error
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            raise ConnectionFailed(f"The store at {self.url} can't be used: {_reason(error)}.") from error
+
+    async def _prepare(self) -> None:
+        """Make or upgrade the tables; any number of workers may do so at once."""
+        async with self._preparing:
+            if self._ready:
+                return
+            if self.file:
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+            async with self._writer.begin() as connection:
+                await self._lock(connection)
+                await connection.run_sync(schema.upgrade)
+            self._ready = True
+
+
+def _engine(url: str) -> tuple[URL, AsyncEngine]:
+    try:
+        scheme, _, path = url.partition(":///")
+        # A path is taken as it is: SQLAlchemy would read `?` and `%` in it.
+        address = URL.create(scheme, database=path) if scheme.startswith("sqlite") and path else make_url(url)
+        driver, arguments = _DRIVERS[address.drivername.partition("+")[0]]
+        address = address.set(drivername=driver)
+        pool = {} if path == ":memory:" else {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": 2 * PATIENCE}
+        engine = create_async_engine(address, connect_args=arguments, pool_pre_ping=True, **pool)
+    except (ArgumentError, KeyError, ValueError) as error:
+        raise ConnectionFailed("A store's address is sqlite:///PATH or postgresql://USER@HOST/DATABASE.") from error
+    except ImportError as error:
+        raise ConnectionFailed(f"The store needs the Python package {error.name}; install perdure anew.") from error
+    if engine.dialect.name == "sqlite":
+        event.listen(engine.sync_engine, "begin", _begin)
+    return address, engine
+
+
+def _begin(connection: Connection) -> None:
+    """Begin as the engine says: the driver itself would begin with the first write, and then be refused the lock."""
+    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no reply within {PATIENCE} s"
+    first = str(getattr(error, "orig", None) or error).partition("\n")[0]
+    return first.rpartition(">: ")[2].rstrip(".")

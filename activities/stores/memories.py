@@ -1,0 +1,124 @@
+"""Facts in SQL, found by SQLite's FTS5 or PostgreSQL's text search."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, select, text, true, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from perdure.activities.stores import Fact, Scope
+from perdure.activities.stores.database import Database, whole
+from perdure.activities.stores.tables import FACTS
+from perdure.activities.stores.words import best, terms
+
+_CANDIDATES = 500
+"""So many of the facts that have one of the words, the newest, are compared with each other."""
+
+_HOLDS = (FACTS.c.superseded_by == "") & FACTS.c.forgotten_at.is_(None)
+
+
+class SQLMemories(Database):
+    """See `perdure.activities.stores.Memories`."""
+
+    @whole
+    async def remember(self, facts: Sequence[Fact], supersedes: Collection[str] = ()) -> None:
+        """See `Memories.remember`."""
+        async with self._writing() as connection:
+            for fact in facts:
+                statement = self._insert(FACTS).values(**_row(fact)).on_conflict_do_nothing().returning(FACTS.c.number)
+                if number := await connection.scalar(statement):
+                    await self._index(connection, number, fact.text)
+            if facts:
+                first, replaced = facts[0], FACTS.c.id.in_(set(supersedes) - {facts[0].id})
+                where = (FACTS.c.namespace == first.namespace) & replaced & (FACTS.c.superseded_by == "")
+                await connection.execute(update(FACTS).where(where).values(superseded_by=first.id))
+
+    @whole
+    async def recall(
+        self, namespace: str, agent: str, subjects: Sequence[tuple[Scope, str]], query: str, limit: int
+    ) -> list[Fact]:
+        """See `Memories.recall`."""
+        about = tuple_(FACTS.c.scope, FACTS.c.subject).in_(subjects)
+        found = select(FACTS).where(FACTS.c.namespace == namespace, FACTS.c.agent == agent, about, _HOLDS)
+        async with self._reading() as connection:
+            if not connection:
+                return []
+            if not query:
+                return await _facts(connection, found.limit(limit))
+            words = list(dict.fromkeys(terms(query)))
+            if not words:
+                return []
+            candidates = await _facts(connection, found.where(self._having(words)).limit(_CANDIDATES))
+        return [candidates[at] for at in best(query, [fact.text for fact in candidates])[:limit]]
+
+    @whole
+    async def facts(
+        self, namespace: str, *, agent: str | None = None, subject: str | None = None, all: bool = False
+    ) -> list[Fact]:
+        """See `Memories.facts`."""
+        query = select(FACTS).where(FACTS.c.namespace == namespace, true() if all else _HOLDS)
+        if agent is not None:
+            query = query.where(FACTS.c.agent == agent)
+        if subject is not None:
+            query = query.where(FACTS.c.subject == subject)
+        async with self._reading() as connection:
+            return await _facts(connection, query) if connection else []
+
+    @whole
+    async def forget(self, namespace: str, id: str, at: datetime) -> bool:
+        """See `Memories.forget`."""
+        async with self._writing() as connection:
+            holding = select(FACTS.c.number, FACTS.c.id, FACTS.c.body).where(
+                FACTS.c.namespace == namespace, FACTS.c.forgotten_at.is_(None)
+            )
+            rows = (await connection.execute(holding.where(FACTS.c.id == id).with_for_update())).all()
+            there = bool(rows)
+            while rows:
+                for number, _, body in rows:
+                    await connection.execute(text(_UNINDEX[self._engine.dialect.name]), {"number": number})
+                    empty = {"forgotten_at": at, "body": {**body, "text": ""}}
+                    await connection.execute(update(FACTS).where(FACTS.c.number == number).values(**empty))
+                before = holding.where(FACTS.c.superseded_by.in_([row.id for row in rows]))
+                rows = (await connection.execute(before.with_for_update())).all()
+            return there
+
+    async def _index(self, connection: AsyncConnection, number: int, content: str) -> None:
+        words = terms(content)
+        value = " ".join(words) if self._is_sqlite else sorted(set(words))
+        await connection.execute(text(_INDEX[self._engine.dialect.name]), {"number": number, "terms": value})
+
+    def _having(self, words: Sequence[str]) -> ColumnElement[bool]:
+        """Return the condition that a fact has one of `words`, which are letters and digits alone."""
+        quote, either = ('"', " OR ") if self._is_sqlite else ("'", " | ")
+        query = either.join(f"{quote}{word}{quote}" for word in words)
+        return FACTS.c.number.in_(
+            text(_SEARCH[self._engine.dialect.name]).bindparams(query=query).columns(FACTS.c.number)
+        )
+
+
+_INDEX = {
+    "sqlite": "INSERT INTO perdure_fact_terms (rowid, terms) VALUES (:number, :terms)",
+    "postgresql": "INSERT INTO perdure_fact_terms VALUES (:number, array_to_tsvector(CAST(:terms AS text[])))",
+}
+_UNINDEX = {
+    "sqlite": "DELETE FROM perdure_fact_terms WHERE rowid = :number",
+    "postgresql": "DELETE FROM perdure_fact_terms WHERE number = :number",
+}
+_SEARCH = {
+    "sqlite": "SELECT rowid FROM perdure_fact_terms WHERE perdure_fact_terms MATCH :query",
+    # No parser of PostgreSQL's own: what it takes for a word depends on how the database was made.
+    "postgresql": "SELECT number FROM perdure_fact_terms WHERE terms @@ CAST(:query AS tsquery)",
+}
+
+
+def _row(fact: Fact) -> dict[str, Any]:
+    named = ("namespace", "id", "agent", "scope", "subject", "at", "superseded_by", "forgotten_at")
+    return {**{name: getattr(fact, name) for name in named}, "body": {"text": fact.text, "source": fact.source}}
+
+
+async def _facts(connection: AsyncConnection, query: Select[Any]) -> list[Fact]:
+    rows = await connection.execute(query.order_by(FACTS.c.at.desc(), FACTS.c.number.desc()))
+    return [Fact.model_validate({**row, **row["body"]}) for row in rows.mappings()]

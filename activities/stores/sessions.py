@@ -1,0 +1,79 @@
+"""Sessions in SQL."""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from perdure.activities.stores import Session, Turn, session_owner
+from perdure.activities.stores.blobs import SQLBlobs
+from perdure.activities.stores.database import whole
+from perdure.activities.stores.tables import SESSIONS, TURNS
+
+
+class SQLSessions(SQLBlobs):
+    """See `perdure.activities.stores.Sessions`."""
+
+    @whole
+    async def session(self, namespace: str, name: str) -> Session | None:
+        """See `Sessions.session`."""
+        async with self._reading() as connection:
+            return await self._session(connection, namespace, name) if connection else None
+
+    @whole
+    async def end_turn(self, session: Session, turn: Turn) -> bool:
+        """See `Sessions.end_turn`."""
+        async with self._writing() as connection:
+            # A row to be locked is there even before the first turn: of two that race, the second one waits here.
+            nothing = {"agent": session.agent, "turns": 0, "updated_at": session.updated_at, "body": None}
+            key = {"namespace": session.namespace, "name": session.name}
+            await connection.execute(self._insert(SESSIONS).values(**key, **nothing).on_conflict_do_nothing())
+            known = await connection.scalar(select(SESSIONS.c.turns).where(_key(**key)).with_for_update()) or 0
+            if turn.number <= known:
+                return False
+            if turn.number > known + 1:
+                raise ValueError(f"Turn {turn.number} of session {session.name!r} can't follow turn {known}.")
+            before = await self._session(connection, **key) if known else None
+            kept = session.model_copy(update={"created_at": before.created_at} if before else {})
+            values = {"agent": kept.agent, "turns": turn.number, "updated_at": kept.updated_at}
+            body = kept.model_copy(update={"turns": turn.number}).model_dump(mode="json")
+            await connection.execute(update(SESSIONS).where(_key(**key)).values(**values, body=body))
+            row = {"namespace": session.namespace, "session": session.name, "number": turn.number}
+            await connection.execute(insert(TURNS).values(**row, body=turn.model_dump(mode="json")))
+            return True
+
+    @whole
+    async def turns(self, namespace: str, name: str) -> list[Turn]:
+        """See `Sessions.turns`."""
+        query = select(TURNS.c.body).where(TURNS.c.namespace == namespace, TURNS.c.session == name)
+        async with self._reading() as connection:
+            rows = await connection.scalars(query.order_by(TURNS.c.number)) if connection else None
+            return [Turn.model_validate(body) for body in rows or ()]
+
+    @whole
+    async def sessions(self, namespace: str, *, agent: str | None = None, limit: int = 100) -> list[Session]:
+        """See `Sessions.sessions`."""
+        query = select(SESSIONS.c.body).where(SESSIONS.c.namespace == namespace)
+        if agent is not None:
+            query = query.where(SESSIONS.c.agent == agent)
+        query = query.order_by(SESSIONS.c.updated_at.desc(), SESSIONS.c.name).limit(limit)
+        async with self._reading() as connection:
+            rows = await connection.scalars(query) if connection else None
+            return [Session.model_validate(body) for body in rows or ()]
+
+    @whole
+    async def drop_session(self, namespace: str, name: str) -> bool:
+        """See `Sessions.drop_session`."""
+        async with self._writing() as connection:
+            gone = await connection.execute(delete(SESSIONS).where(_key(namespace, name)))
+            await connection.execute(delete(TURNS).where(TURNS.c.namespace == namespace, TURNS.c.session == name))
+            await self._disown(connection, [session_owner(namespace, name)])
+            return gone.rowcount > 0
+
+    async def _session(self, connection: AsyncConnection, namespace: str, name: str) -> Session | None:
+        body = await connection.scalar(select(SESSIONS.c.body).where(_key(namespace, name)))
+        return Session.model_validate(body) if body else None
+
+
+def _key(namespace: str, name: str) -> ColumnElement[bool]:
+    return (SESSIONS.c.namespace == namespace) & (SESSIONS.c.name == name)

@@ -1,0 +1,138 @@
+"""The tables of the store in SQL. What is searched for has a column; the rest of a thing is JSON, so it can grow."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import (
+    JSON,
+    Column,
+    DateTime,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    TypeDecorator,
+)
+
+
+class UTCDateTime(TypeDecorator[datetime]):
+    """A moment, with time zone on both sides; SQLite itself would forget it."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Return `value` in UTC."""
+        return value.astimezone(UTC) if value else None
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Return what was kept, as UTC."""
+        return value.replace(tzinfo=UTC) if value and value.tzinfo is None else value
+
+
+METADATA = MetaData()
+
+CATALOGUE = Table(
+    "perdure_catalogue",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("agent", String, primary_key=True),
+    Column("task_queue", String, primary_key=True),
+    Column("hash", String, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("source", String, nullable=False),
+    Column("seen_at", UTCDateTime, nullable=False),
+)
+
+BLOBS = Table(
+    "perdure_blobs",
+    METADATA,
+    Column("ref", String, primary_key=True),
+    Column("size", Integer, nullable=False),
+    Column("place", String, nullable=False),  # where its bytes are; see `places`
+    Column("used_at", UTCDateTime, nullable=False),  # when it was last put or owned, or lost an owner
+    Index("perdure_blobs_used_at", "used_at"),
+)
+
+PARTS = Table(
+    "perdure_blob_parts",
+    METADATA,
+    Column("ref", String, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+)
+
+OWNERS = Table(
+    "perdure_blob_owners",
+    METADATA,
+    Column("ref", String, primary_key=True),
+    Column("owner", String, primary_key=True),
+    Index("perdure_blob_owners_owner", "owner"),
+)
+
+RUNS = Table(
+    "perdure_runs",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("run_id", String, primary_key=True),
+    Column("agent", String, nullable=False),
+    Column("session", String, nullable=False),
+    Column("started_at", UTCDateTime, nullable=False),
+    Column("closed_at", UTCDateTime),
+    Column("body", JSON, nullable=False),
+    Index("perdure_runs_started_at", "namespace", "started_at"),
+)
+
+HISTORIES = Table(
+    "perdure_run_histories",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),  # in the order in which they were archived
+    Column("namespace", String, nullable=False),
+    Column("run_id", String, nullable=False),
+    Column("execution", String, nullable=False),
+    Column("ref", String, nullable=False),
+    Index("perdure_run_histories_execution", "namespace", "run_id", "execution", unique=True),
+)
+
+SESSIONS = Table(
+    "perdure_sessions",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("agent", String, nullable=False),
+    Column("turns", Integer, nullable=False),
+    Column("updated_at", UTCDateTime, nullable=False),
+    Column("body", JSON, nullable=False),
+    Index("perdure_sessions_updated_at", "namespace", "updated_at"),
+)
+
+TURNS = Table(
+    "perdure_turns",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("session", String, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("body", JSON, nullable=False),
+)
+
+FACTS = Table(
+    "perdure_facts",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("namespace", String, nullable=False),
+    Column("id", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("scope", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("at", UTCDateTime, nullable=False),
+    Column("superseded_by", String, nullable=False),
+    Column("forgotten_at", UTCDateTime),
+    Column("body", JSON, nullable=False),
+    Index("perdure_facts_id", "namespace", "id", unique=True),
+    Index("perdure_facts_subject", "namespace", "scope", "subject"),
+    Index("perdure_facts_superseded_by", "namespace", "superseded_by"),
+)
