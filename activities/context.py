@@ -8,7 +8,12 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from perdure.activities.toolbox import Toolbox
+from perdure.activities.variables import Variables
+from perdure.errors import VariableError
+from perdure.messages import JSON
 from perdure.wire import ToolInput
 
 Resource = TypeVar("Resource")
@@ -17,7 +22,15 @@ Resource = TypeVar("Resource")
 class CallContext:
     """One attempt of one call, as its body sees it. Implements `perdure.ToolContext`."""
 
-    def __init__(self, call: ToolInput, run_id: str, attempt: int, deadline: datetime, toolbox: Toolbox) -> None:
+    def __init__(
+        self,
+        call: ToolInput,
+        run_id: str,
+        attempt: int,
+        deadline: datetime,
+        toolbox: Toolbox,
+        variables: type[BaseModel] | None = None,
+    ) -> None:
         self.run_id = run_id
         self.agent = call.agent
         self.step = int(call.position.partition(".")[0])
@@ -30,6 +43,31 @@ class CallContext:
         self.shared: Any = toolbox.shared(call.agent)
         self._toolbox = toolbox
         self._stopped = threading.Event()
+        self._model = variables
+        self._given = call.variables
+        self._variables: Variables | None = None
+
+    @property
+    def vars(self) -> Any:
+        """The variables, as an instance of the agent's model class."""
+        if self._variables is None:
+            if self._model is None:
+                raise VariableError(f"Agent {self.agent!r} declares no variables; see Agent(variables=…).")
+            self._variables = Variables(self._model, self._given)
+        return self._variables.instance
+
+    def wrote(self) -> dict[str, JSON]:
+        """Return the variables that were changed. Raises `VariableError` if they can't be kept."""
+        return self._variables.changes() if self._variables else {}
+
+    def unfit(self) -> str:
+        """Return why the variables can't be had as they are, or "" where they can, or there are none."""
+        try:
+            if self._model is not None:
+                _ = self.vars
+        except VariableError as error:
+            return str(error)
+        return ""
 
     @property
     def cancelled(self) -> bool:

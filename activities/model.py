@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowQueryFailedError, WorkflowQueryRej
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from perdure import variables
 from perdure.activities.conversations import Conversations, Fetch
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
@@ -85,9 +86,10 @@ class ModelActivities:
     async def _turn(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
         agent, fetch = self._agents.get(request.agent), self._fetch()
         spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
+        entries = await self._conversations.messages(activity.info().workflow_id or "", request, fetch)
         asked = ModelRequest(
             instructions=spec.instructions,
-            messages=visible(await self._conversations.messages(activity.info().workflow_id or "", request, fetch)),
+            messages=[*visible(entries), *variables.note(request.variables)],
             tools=spec.tools,
             settings=spec.settings,
             answer_only=request.answer_only,

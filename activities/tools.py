@@ -23,7 +23,7 @@ from perdure.activities.heartbeats import given_up, heartbeats
 from perdure.activities.outages import LATER, Outages, failure
 from perdure.activities.toolbox import Toolbox
 from perdure.agents import Agent
-from perdure.errors import ToolError
+from perdure.errors import ToolError, VariableError
 from perdure.messages import JSON, ResultStatus, ToolMessage, ToolResult, parse_json
 from perdure.reports import ProbeReport, ToolReport, UndoReport
 from perdure.results import as_text, report_of_value, short, words
@@ -110,11 +110,13 @@ class ToolActivities:
             return Raised(LeftBehind("The run was reset while it was under way."))
         if tool is None or tool.function is None:
             return NeverBegan(f"Tool {name!r} of agent {call.agent!r} is not there any more.", "removed")
+        if why := context.unfit():
+            return NeverBegan(why, "invalid_variables")
         if call.effect == "unsafe" and await given_up():
             return NeverBegan("The worker learnt of the call too late.", "given_up")
         ended = await run_body(
             _bound(tool, tool.function, call, context, tool.context_parameter),
-            lambda value: report_of_value(value, call.call_id, name, call.result_limit, call.order),
+            lambda value: _kept(report_of_value(value, call.call_id, name, call.result_limit, call.order), context),
             context,
             self._toolbox,
             self._grace,
@@ -139,7 +141,7 @@ class ToolActivities:
         body = functools.partial(tool.probe, context, **keywords)
         async with heartbeats():
             ended = await run_body(
-                body, lambda value: _found(value, request, asked_at), context, self._toolbox, self._grace
+                body, lambda value: _found(value, request, asked_at, context), context, self._toolbox, self._grace
             )
         match ended:
             case Returned(report):
@@ -163,10 +165,10 @@ class ToolActivities:
         function = functools.partial(tool.compensate, context, _returned(tool, request.content))
         body = _bound(tool, function, request.call, context, None)
         async with heartbeats():
-            ended = await run_body(body, lambda value: short(as_text(value)[0]), context, self._toolbox, self._grace)
+            ended = await run_body(body, lambda value: _undone(value, context), context, self._toolbox, self._grace)
         match ended:
-            case Returned(message):
-                return UndoReport(status="undone", message=message)
+            case Returned(report):
+                return report
             case Raised(ToolError() as error):
                 return UndoReport(status="failed", message=short(error.message))
             case Raised(error):
@@ -183,7 +185,9 @@ class ToolActivities:
     def _context(self, call: ToolInput) -> CallContext:
         info = activity.info()
         deadline = datetime.now(UTC) + call.timeout
-        return CallContext(call, info.workflow_id or "", info.attempt, deadline, self._toolbox)
+        live = self._agents.get(call.agent)
+        variables = live.variables if live else None
+        return CallContext(call, info.workflow_id or "", info.attempt, deadline, self._toolbox, variables)
 
 
 class Unfit(Exception):
@@ -234,13 +238,32 @@ def _returned(tool: Tool, content: str) -> JSON:
         return content
 
 
-def _found(value: Any, request: ProbeInput, asked_at: datetime) -> ProbeReport:
+def _kept(report: ToolReport, context: CallContext) -> ToolReport:
+    """Return `report` with the variables that the call has changed. It has done its work, whatever becomes of them."""
+    try:
+        return report.model_copy(update={"wrote": context.wrote()})
+    except VariableError as error:
+        lost = f"What it wrote into the variables is lost. {error}"
+        note = short(f"{report.result.note} {lost}" if report.result.note else lost)
+        return report.model_copy(update={"result": report.result.model_copy(update={"note": note})})
+
+
+def _undone(value: Any, context: CallContext) -> UndoReport:
+    said = short(as_text(value)[0])
+    try:
+        return UndoReport(status="undone", message=said, wrote=context.wrote())
+    except VariableError as error:
+        return UndoReport(status="undone", message=short(f"{said} Its variables are lost. {error}".strip()))
+
+
+def _found(value: Any, request: ProbeInput, asked_at: datetime, context: CallContext) -> ProbeReport:
     match value:
         case Done(result):
             call = request.call
             report = report_of_value(result, call.call_id, request.tool, call.result_limit, call.order)
-            found = report.result.model_copy(update={"note": "A look-up found that it was done."})
-            return ProbeReport(outcome="done", result=found, asked_at=asked_at)
+            noted = report.result.model_copy(update={"note": "A look-up found that it was done."})
+            found = _kept(report.model_copy(update={"result": noted}), context)
+            return ProbeReport(outcome="done", result=found.result, asked_at=asked_at, wrote=found.wrote)
         case NotDone():
             return ProbeReport(outcome="not_done", asked_at=asked_at)
         case Unknown():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         RunFailed,
         RunNotFound,
         ToolError,
+        VariableError,
     )
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
     from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Price
@@ -57,6 +58,7 @@ __all__ = [
     "ToolError",
     "Unknown",
     "Usage",
+    "VariableError",
     "ask_user",
     "run",
     "tool",
@@ -74,6 +76,7 @@ _NAMES = {
         "RunFailed",
         "RunNotFound",
         "ToolError",
+        "VariableError",
     ),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
     "policies": ("AgentSpec", "Approval", "Limits", "ModelSettings", "Price"),

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from perdure.errors import AgentError
 from perdure.messages import JSON, Content, Data, content_hash
 from perdure.policies import AgentSpec, Approval, End, Limits, ModelSettings
 from perdure.schemas import sentence
 from perdure.tools import Tool
+from perdure.variables import declared
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 AskAbout = Callable[[str, dict[str, JSON]], bool | Awaitable[bool]]
@@ -67,6 +68,10 @@ class Agent:
             their compensations, the last first, and the result's `undone` lists what was and what could not be.
         lifespan: An async context manager function. Entered once per worker, before its first call; what it
             yields is `ctx.shared`; left when the worker stops.
+        variables: A pydantic model class: typed state that tools read and write as `ctx.vars`, at most 64 KiB of JSON.
+            It starts with the class's defaults and what `Task(variables=…)` gives, and is kept over the turns of a
+            session.
+        show_variables: Which of them the model is shown at the end of each request: all, none, or those named.
 
     Raises:
         AgentError: If the name is not usable, or two tools have one name.
@@ -81,6 +86,8 @@ class Agent:
     approval: Approval | AskAbout | Literal["never", "always"] = field(default_factory=Approval)
     lifespan: Lifespan | None = None
     compensate_on: Sequence[End] = ()
+    variables: type[BaseModel] | None = None
+    show_variables: bool | Sequence[str] = True
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -148,6 +155,7 @@ class Agent:
             limits=self.limits,
             approval=self.rules,
             compensate_on=list(self.compensate_on),
+            variables=None if self.variables is None else declared(self.name, self.variables, self.show_variables),
         )
 
     @property
@@ -176,6 +184,7 @@ class Task(Data):
             more urgent ones come first.
         tenant: On whose behalf, in at most 64 bytes; waiting tenants share what there is, by `Settings.tenant_weights`.
         user: For whom it works, as far as memory goes.
+        variables: Values for the agent's variables, as JSON; they beat the defaults and those of a session.
     """
 
     input: Content
@@ -185,6 +194,7 @@ class Task(Data):
     priority: int | None = Field(default=None, ge=1, le=5)
     tenant: str = ""
     user: str = ""
+    variables: dict[str, JSON] = Field(default_factory=dict)
 
     @field_validator("tenant")
     @classmethod

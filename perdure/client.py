@@ -44,6 +44,7 @@ from perdure.resuming import carried_on
 from perdure.settings import Settings
 from perdure.speaking import LARGEST, Speaking, new_id, size_of, unreachable, whoami
 from perdure.state import SHAPE, RunState
+from perdure.variables import starting
 from perdure.wire import RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Client:
 
         Raises:
             PerdureError: If the input is too large to be recorded.
+            VariableError: If the task's variables do not fit the agent's.
             ConnectionFailed: If the server does not answer.
         """
         task = task if isinstance(task, Task) else Task(input=task)
@@ -105,9 +107,10 @@ class Client:
             shape=SHAPE,
             user=task.user,
             tenant=task.tenant,
+            variables=starting(spec, task.variables),
         )
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
-        memo = {"agent": spec.name, "labels": task.labels, "task": content_hash([task.input])}
+        memo = {"agent": spec.name, "labels": task.labels, "task": _task_hash(task)}
         weight = self.settings.tenant_weights.get(task.tenant)
         priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
@@ -158,6 +161,10 @@ def options_to_resume(state: RunState) -> str:
 
 _TASK = timedelta(seconds=5)
 """How long a run stands still after a worker was lost while it decided; the engine's default is 10 s."""
+
+
+def _task_hash(task: Task) -> str:
+    return content_hash([task.input, task.variables] if task.variables else [task.input])
 
 
 async def _begin(

@@ -7,6 +7,7 @@ PerdureError
 ├── ConnectionFailed      the engine, a store or a model endpoint has to be reached first
 ├── RunNotFound           no such run
 ├── DecisionRejected      an approval or settlement did not take; says why
+├── VariableError         a value does not fit a variable; says which, and what would
 ├── RunFailed             a run ended `failed`; carries the partial result
 └── RunCancelled          a run ended `cancelled`; likewise
 
@@ -71,6 +72,12 @@ class RunNotFound(PerdureError):
     """No run has that id on this server and namespace."""
 
     kind = "not_found"
+
+
+class VariableError(PerdureError, ValueError):
+    """A variable is unknown or missing, its value does not fit its type, or all are too large to be kept."""
+
+    kind = "usage"
 
 
 class DecisionRejected(PerdureError):

@@ -91,13 +91,14 @@ class ToolStarted(EventBase):
 
 
 class ToolFinished(EventBase):
-    """A call has its result. `duration` is None for one that was never executed."""
+    """A call has its result. `duration` is None for one that was never executed; `wrote` names changed variables."""
 
     type: Literal["tool_finished"]
     call: str
     name: str
     status: ResultStatus | Literal["open"]
     message: str | None = None
+    wrote: list[str] = Field(default_factory=list)
     attempt: int | None = None
     duration: timedelta | None = None
 

@@ -299,7 +299,11 @@ class Usage(Data):
 
 
 class CallRecord(Data):
-    """One call as it is kept for audit: what was asked, what was executed, how it ended."""
+    """One call as it is kept for audit: what was asked, what was executed, how it ended.
+
+    Attributes:
+        wrote: Names of the variables that it has changed.
+    """
 
     position: str
     name: str
@@ -307,6 +311,7 @@ class CallRecord(Data):
     status: ResultStatus | Literal["open"]
     message: str | None = None
     execution_order: int | None = None
+    wrote: list[str] = Field(default_factory=list)
 
 
 class Undone(Data):
@@ -352,6 +357,7 @@ class RunResult(Data):
         before: Where `calls` of a long run are only the later ones: the segment with the records of those before. A
             handle's `result()` reads them, and leaves it None.
         undone: What was to be undone at the end, in that order, and whether it was; see `Agent(compensate_on=…)`.
+        variables: As the run left them; see `Agent(variables=…)`.
     """
 
     run_id: str
@@ -366,6 +372,7 @@ class RunResult(Data):
     failure: str | None = None
     undone: list[Undone] = Field(default_factory=list[Undone])
     before: Segment | None = None
+    variables: dict[str, JSON] = Field(default_factory=dict)
 
 
 # -- what people decide ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from perdure import budgets, loops, undoing
+from perdure import budgets, loops, undoing, variables
 from perdure.messages import (
     JSON,
     CallRecord,
@@ -74,6 +74,7 @@ def end_turn(state: RunState) -> None:
         if call.result is None:
             state.parked.append(call)
             continue
+        variables.fold(state, call)
         state.records.append(record_of(call))
     if told := loops.watch(state):
         state.messages.append(UserMessage(role="user", content=told, source="runtime"))
@@ -90,6 +91,8 @@ def _skip_rest(state: RunState, failed: CallState, status: ResultStatus) -> None
 
 def _fold_staged(state: RunState) -> None:
     """Where all staged actions have ended, so has the run; the records tell what became of each."""
+    for call in state.calls:
+        variables.fold(state, call)
     state.records, calls, state.calls = records(state), state.calls, []
     bad = [call for call in calls if call.result and call.result.status not in ("ok", "skipped")]
     done = sum(call.result is not None and call.result.status == "ok" for call in calls)
@@ -130,6 +133,7 @@ def record_of(call: CallState) -> CallRecord:
         status=call.result.status if call.result else "in_doubt" if call.doubt else "open",
         message=_message_of(call),
         execution_order=call.order,
+        wrote=list(call.wrote),
     )
 
 
@@ -159,6 +163,7 @@ def fold_report(state: RunState, call: CallState, report: ToolReport) -> None:
         note = "A person changed the arguments before they were executed."
         result = result.model_copy(update={"note": f"{note} Executed with: {_short(call.arguments)}"})
     if result.status != "in_doubt":
+        call.wrote = report.wrote
         close(state, call, result)
         return
     believed = None if report.abandoned else report.deadline
@@ -203,6 +208,7 @@ def fold_probe(state: RunState, call: CallState, report: ProbeReport) -> None:
     believed_from = call.doubt.believed_from if call.doubt else None
     if report.outcome == "done":
         result = report.result or result_of(call, "ok", "A look-up found that it was done.")
+        call.wrote = report.wrote
         close(state, call, result.model_copy(update={"execution_order": call.order}))
     elif report.outcome == "not_done" and believed_from is not None and report.asked_at >= believed_from:
         close(state, call, not_done(call))
@@ -267,4 +273,5 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         reason=outcome.reason,
         failure=outcome.failure,
         undone=undoing.undone(state),
+        variables=variables.current(state),
     )

@@ -183,12 +183,27 @@ class ToolSpec(Data):
                 return 1
 
 
+class VariablesSpec(Data):
+    """An agent's variables as data: typed state that its tools read and write.
+
+    Attributes:
+        json_schema: Of the model class.
+        initial: The defaults; a variable without one has to be given when a run is started.
+        show: Which of them the model is shown: all, none, or those named.
+    """
+
+    json_schema: dict[str, Any]
+    initial: dict[str, JSON] = Field(default_factory=dict)
+    show: bool | list[str] = True
+
+
 class AgentSpec(Data):
     """An agent as data: what a run started with, whatever is deployed later.
 
     Attributes:
         fallbacks: Models asked in this order where `model` is down. Default none.
         compensate_on: Ends after which what the run did is undone. Default none.
+        variables: Typed state that tools read and write. Default none.
     """
 
     name: str
@@ -200,6 +215,7 @@ class AgentSpec(Data):
     limits: Limits = Limits()
     approval: Approval = Approval()
     compensate_on: list[End] = Field(default_factory=list[End])
+    variables: VariablesSpec | None = None
 
     @property
     def models(self) -> list[str]:

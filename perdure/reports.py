@@ -6,7 +6,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Literal
 
-from perdure.messages import AssistantMessage, Data, Problem, ToolResult, Usage
+from pydantic import Field
+
+from perdure.messages import JSON, AssistantMessage, Data, Problem, ToolResult, Usage
 
 
 class ModelTurn(Data):
@@ -38,11 +40,13 @@ class ToolReport(Data):
     Attributes:
         deadline: When the attempt was to be abandoned at the latest; set where the result is in doubt.
         abandoned: True if the tool is still running in spite of that: then no probe can say `NotDone`.
+        wrote: The variables that it has changed; none where it failed, or is in doubt.
     """
 
     result: ToolResult
     deadline: datetime | None = None
     abandoned: bool = False
+    wrote: dict[str, JSON] = Field(default_factory=dict)
 
 
 class ProbeReport(Data):
@@ -52,6 +56,7 @@ class ProbeReport(Data):
     result: ToolResult | None = None
     asked_at: datetime
     message: str = ""
+    wrote: dict[str, JSON] = Field(default_factory=dict)
 
 
 class UndoReport(Data):
@@ -59,6 +64,7 @@ class UndoReport(Data):
 
     status: Literal["undone", "failed"]
     message: str = ""
+    wrote: dict[str, JSON] = Field(default_factory=dict)
 
 
 class Judgement(Data):

@@ -102,6 +102,7 @@ class CallState(BaseModel):
     again: bool = False
     order: int | None = None
     result: ToolResult | None = None
+    wrote: dict[str, JSON] = Field(default_factory=dict)  # variables that it has changed
 
     @property
     def asks_for_all(self) -> bool:

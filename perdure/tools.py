@@ -65,6 +65,8 @@ class ToolContext(Protocol):
         undoes: For a compensation: the idempotency key of the call to undo. "" for a tool.
         deadline: When this attempt is abandoned (UTC).
         shared: What the agent's lifespan function yielded, or None.
+        vars: The run's variables: an instance of the class in `Agent(variables=…)`. What is assigned is checked at
+            once (`VariableError`), and kept if the tool succeeds; changes in place, such as `append`, are kept as well.
     """
 
     run_id: str
@@ -77,6 +79,11 @@ class ToolContext(Protocol):
     undoes: str
     deadline: datetime
     shared: Any
+
+    @property
+    def vars(self) -> Any:
+        """The run's variables."""
+        ...
 
     @property
     def cancelled(self) -> bool:

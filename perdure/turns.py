@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure import budgets, loops, staging
+from perdure import budgets, loops, staging, variables
 from perdure.messages import ToolCall, ToolResult, Usage, UserMessage, content_hash
 from perdure.outcomes import close_call, end_turn, fold_if_all_closed, news_of, record_of, result_of
 from perdure.reports import ModelTurn
@@ -31,6 +31,7 @@ def open_turn(state: RunState, *, answer_only: bool) -> None:
     _withdraw_questions(state)
     end_turn(state)
     for call in [call for call in state.parked if call.status is CallStatus.CLOSED]:
+        variables.fold(state, call)
         state.messages.append(news_of(call))
         state.records.append(record_of(call))
         state.parked.remove(call)

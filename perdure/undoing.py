@@ -56,9 +56,10 @@ def find(state: RunState, position: str) -> DoneEffect | None:
     return next((effect for effect in state.effects if effect.position == position), None)
 
 
-def fold(effect: DoneEffect, report: UndoReport) -> None:
+def fold(state: RunState, effect: DoneEffect, report: UndoReport) -> None:
     """Take into the state what became of the undoing of `effect`."""
     effect.status, effect.message = report.status, report.message or None
+    state.variables.update(report.wrote)
 
 
 def undone(state: RunState) -> list[Undone]:

@@ -104,6 +104,7 @@ class ModelInput(Data):
         new: Content hashes of the messages since, oldest first.
         allowance: What the call may spend.
         ran: How long the run has gone on, without the time spent waiting for people.
+        variables: What the model is shown of them, at the end of the request; None where it is nothing.
     """
 
     agent: str
@@ -117,6 +118,7 @@ class ModelInput(Data):
     answer_only: bool = False
     allowance: Allowance = Allowance()
     ran: timedelta = timedelta()
+    variables: dict[str, JSON] | None = None
 
 
 class Page(Data):
@@ -138,7 +140,7 @@ class ToolInput(Data):
 
     `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution` is the
     Temporal run that started it: a reset hands what was under way to another one. `fallback` names the tool that
-    is asked instead where this one is not available.
+    is asked instead where this one is not available. `variables` are as they are when the call begins.
     """
 
     agent: str
@@ -154,6 +156,7 @@ class ToolInput(Data):
     again: bool = False
     execution: str = ""
     fallback: str = ""
+    variables: dict[str, JSON] = Field(default_factory=dict)
 
 
 class ProbeInput(Data):

@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from perdure import approvals, budgets, control, outcomes, turns, undoing
+from perdure import approvals, budgets, control, outcomes, turns, undoing, variables
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
@@ -142,6 +142,7 @@ class AgentWorkflow(People):
             answer_only=answer_only,
             allowance=budgets.allowance(self.state),
             ran=self.state.ran,
+            variables=variables.shown(self.state),
         )
         self._generation = self._spawn(self._ask_model(request))
 
@@ -163,7 +164,7 @@ class AgentWorkflow(People):
         spec = self.state.spec.tool(call.call.name)
         assert spec is not None  # noqa: S101 - unknown tools were refused
         try:
-            report = await calls.tool(call, spec, self._agent, self.request.heartbeat)
+            report = await calls.tool(call, spec, self._agent, self.request.heartbeat, variables.current(self.state))
         except ActivityError as error:
             fold_failure(self.state, call, spec, error, workflow.now())
             return
@@ -181,7 +182,8 @@ class AgentWorkflow(People):
             await workflow.sleep(delay, summary=f"hard deadline of call {call.position}")
         if call.status is CallStatus.PROBING:
             self._lookups += 1
-            report = await calls.probe(call, spec, self._agent, self._lookups, self.request.heartbeat)
+            known = variables.current(self.state)
+            report = await calls.probe(call, spec, self._agent, self._lookups, self.request.heartbeat, known)
             outcomes.fold_probe(self.state, call, report)
 
     def _undo(self, position: str) -> None:
@@ -194,10 +196,11 @@ class AgentWorkflow(People):
         spec = self.state.spec.tool(effect.name)
         assert spec is not None  # noqa: S101 - only known tools were executed
         try:
-            report = await calls.undo(effect, spec, self._agent, self.request.heartbeat)
+            known = variables.current(self.state)
+            report = await calls.undo(effect, spec, self._agent, self.request.heartbeat, known)
         except ActivityError as error:
             report = UndoReport(status="failed", message=explain(error))
-        undoing.fold(effect, report)
+        undoing.fold(self.state, effect, report)
 
     async def _wait(self) -> None:
         seen = self._changes

@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
+from perdure.messages import JSON
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.state import CallState, DoneEffect
@@ -56,11 +57,13 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
     return turn
 
 
-async def tool(call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta) -> ToolReport:
+async def tool(
+    call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta, variables: dict[str, JSON]
+) -> ToolReport:
     """Execute one call, where its tool lives: in this worker, on the queue, or with somebody else."""
     if spec.remote:
         return await _remote(call, spec)
-    request = tool_input(call, spec, agent)
+    request = tool_input(call, spec, agent, variables)
     common: dict[str, Any] = {
         "activity_id": call.position,
         "result_type": ToolReport,
@@ -117,7 +120,7 @@ async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
     return report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order)
 
 
-def tool_input(call: CallState, spec: ToolSpec, agent: str) -> ToolInput:
+def tool_input(call: CallState, spec: ToolSpec, agent: str, variables: dict[str, JSON]) -> ToolInput:
     """Return what a tool's wrapper is told."""
     return ToolInput(
         agent=agent,
@@ -133,6 +136,7 @@ def tool_input(call: CallState, spec: ToolSpec, agent: str) -> ToolInput:
         again=call.again,
         execution=workflow.info().run_id,
         fallback=spec.fallback or "",
+        variables=variables,
     )
 
 
@@ -150,13 +154,15 @@ def _summary(call: CallState) -> str:
     return f"call {call.position} ({call.effect}{by})"[:200]
 
 
-async def probe(call: CallState, spec: ToolSpec, agent: str, number: int, heartbeat: timedelta) -> ProbeReport:
+async def probe(
+    call: CallState, spec: ToolSpec, agent: str, number: int, heartbeat: timedelta, variables: dict[str, JSON]
+) -> ProbeReport:
     """Look up whether the effect of a call in doubt happened; `number` tells the run's look-ups apart."""
     report: ProbeReport = await workflow.start_activity(
         PROBE,
         ProbeInput(
             tool=spec.name,
-            call=tool_input(call, spec, agent),
+            call=tool_input(call, spec, agent, variables),
             believed_from=call.doubt.believed_from if call.doubt else None,
         ),
         activity_id=f"{call.position}?{number}",
@@ -170,7 +176,9 @@ async def probe(call: CallState, spec: ToolSpec, agent: str, number: int, heartb
     return report
 
 
-async def undo(effect: DoneEffect, spec: ToolSpec, agent: str, heartbeat: timedelta) -> UndoReport:
+async def undo(
+    effect: DoneEffect, spec: ToolSpec, agent: str, heartbeat: timedelta, variables: dict[str, JSON]
+) -> UndoReport:
     """Undo an effect, with a key of its own, over and over up to the tool's limit."""
     call = ToolInput(
         agent=agent,
@@ -181,6 +189,7 @@ async def undo(effect: DoneEffect, spec: ToolSpec, agent: str, heartbeat: timede
         effect="idempotent",
         timeout=spec.timeout,
         tries=spec.undo_attempts,
+        variables=variables,
     )
     report: UndoReport = await workflow.start_activity(
         UNDO,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.activities.stores import CatalogueEntry
     from perdure.agents import Agent
     from perdure.client import Client
-    from perdure.messages import Content, ImagePart
+    from perdure.messages import JSON, Content, ImagePart
     from perdure.policies import AgentSpec
 
 
@@ -173,6 +173,28 @@ def read_input(
         return text or ""
     said = [TextPart(kind="text", text=text)] if text else []
     return [*said, *(_image(image) for image in images)]
+
+
+def read_variables(given: Sequence[str]) -> dict[str, JSON]:
+    """Return what `--var NAME=JSON` says; a value that is no JSON is taken as text.
+
+    Raises:
+        Misuse: If there is no `=`, or a name comes twice.
+    """
+    from perdure.messages import parse_json
+
+    values: dict[str, JSON] = {}
+    for one in given:
+        name, equals, text = one.partition("=")
+        if not equals or not name:
+            raise Misuse(f"--var takes NAME=VALUE, such as --var seats=2; {one!r} is none.")
+        if name in values:
+            raise Misuse(f"Variable {name!r} is given twice.")
+        try:
+            values[name] = parse_json(text)
+        except ValueError:
+            values[name] = text
+    return values
 
 
 def _image(reference: str) -> ImagePart:

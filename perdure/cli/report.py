@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from perdure import events as ev
 from perdure.cli import standing, story
-from perdure.cli.output import moment, one_line, paint, safe, span
+from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.messages import (
+    JSON,
     AssistantMessage,
     CallRecord,
     Compaction,
@@ -75,18 +76,26 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     last = None if projection.ended else _asked(projection.events)
     shown = [event for event in projection.events if event is last or not isinstance(event, ev.ModelStarted)]
     yield from (story.line(event, begun, stream) for event in shown)
-    if result.calls:
-        yield from ("", paint("Calls", "bold", stream))
-        yield from _calls(state, result, stream)
-    if result.undone:
-        yield from ("", paint("Undone", "bold", stream))
-        yield from _undone(result, stream)
+    yield from _work(state, result, stream)
     if transcript:
         yield from ("", paint("Transcript", "bold", stream))
         yield from _transcript(state.messages, stream)
     if result.text:
         title = "Answer" if standing.status(projection) in ("completed", "budget_exhausted") else "Last words"
         yield from ("", paint(title, "bold", stream), safe(result.text))
+
+
+def _work(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
+    """Yield what the calls did, to the world and to the variables."""
+    if result.calls:
+        yield from ("", paint("Calls", "bold", stream))
+        yield from _calls(state, result, stream)
+    if result.variables:
+        yield from ("", paint("Variables", "bold", stream))
+        yield from variable_lines(result.variables)
+    if result.undone:
+        yield from ("", paint("Undone", "bold", stream))
+        yield from _undone(result, stream)
 
 
 def _state(projection: Projection) -> RunState:
@@ -171,6 +180,12 @@ def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
             yield f"        {one_line(text, 500)}"
         if given and given.note:
             yield f"        {one_line(given.note, 500)}"
+
+
+def variable_lines(variables: Mapping[str, JSON]) -> Iterator[str]:
+    """Yield a line for each variable."""
+    width = max(map(len, variables), default=0)
+    yield from (f"  {safe(name):<{width}}  {one_line(as_json(value), 500)}" for name, value in variables.items())
 
 
 def _undone(result: RunResult, stream: TextIO) -> Iterator[str]:

@@ -50,6 +50,9 @@ def run(
     id: Annotated[str | None, typer.Option("--id", help="The run's id; the same id twice is one run.")] = None,
     input_file: Annotated[Path | None, typer.Option(help="Read INPUT from this file.")] = None,
     image: Annotated[list[str] | None, typer.Option(help="An image that goes with it: a file or an address.")] = None,
+    var: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=JSON", help="A variable to start with; what is no JSON is a text.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Limit of model turns. Default: the agent's.")] = None,
     priority: Annotated[int | None, typer.Option(min=1, max=5, help="1: most urgent. Default: 3.")] = None,
     tenant: Annotated[str, typer.Option(help="On whose behalf; tenants share by weight.")] = "",
@@ -64,13 +67,13 @@ def run(
     3 waits for a person (--no-wait).
     """
     from perdure.agents import TENANT_BYTES, Task
-    from perdure.cli.choice import read_input
+    from perdure.cli.choice import read_input, read_variables
 
     content = read_input(text, input_file, image or [])
     if len(tenant.encode()) > TENANT_BYTES:
         raise Misuse(f"A tenant's name has at most {TENANT_BYTES} bytes; this one has {len(tenant.encode())}.")
     settings = session.settings(task_queue=task_queue)
-    task = Task(input=content, id=id, priority=priority, tenant=tenant)
+    task = Task(input=content, id=id, priority=priority, tenant=tenant, variables=read_variables(var or []))
     handle, file = session.finish(_start(settings, agent, task, steps))
     if detach:
         if handle.existing and not as_json:

@@ -198,7 +198,8 @@ def _finished(event: ev.ToolFinished, stream: TextIO) -> str:
     took = f" in {span(event.duration)}" if event.duration else ""
     tried = f", attempt {event.attempt}" if event.attempt and event.attempt > 1 else ""
     why = "" if event.status == "staged" else event.message or ""  # that is for the model
-    return f"{safe(event.name)} {status_word(event.status, stream)}{took}{tried}{_because(why)}"
+    wrote = f", wrote {safe(', '.join(event.wrote))}" if event.wrote else ""
+    return f"{safe(event.name)} {status_word(event.status, stream)}{took}{tried}{wrote}{_because(why)}"
 
 
 _NOUNS = {

@@ -338,7 +338,7 @@ class Projection(Lending):
     async def _fold_undo(self, activity: _Activity, report: UndoReport) -> None:
         undone = await self._decode(activity.payloads, UndoInput)
         if effect := undoing.find(self._require(), undone.call.position):
-            undoing.fold(effect, report)
+            undoing.fold(self._require(), effect, report)
             told = {"call": effect.position, "name": effect.name, "status": effect.status, "message": effect.message}
             self._tell(ev.Undone, type="undone", attempt=activity.attempt, **told)
 

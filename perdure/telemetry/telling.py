@@ -100,6 +100,7 @@ class Telling:
             name=record.name,
             status=record.status,
             message=record.message,
+            wrote=record.wrote,
             attempt=attempt,
             duration=duration,
         )

@@ -12,11 +12,12 @@ from perdure import ModelSettings
 from perdure.settings import Settings
 from perdure.testing import ModelServer
 
-GUIDE = (Path(__file__).parents[2] / "docs/guides/models.md").read_text()
+GUIDES = Path(__file__).parents[2] / "docs/guides"
+GUIDE = (GUIDES / "models.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
+def blocks(language: str, guide: str = GUIDE) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", guide, flags=re.DOTALL)
 
 
 async def test_the_guide_to_models_runs_as_it_stands(engine: Settings, tmp_path: Path, monkeypatch) -> None:
@@ -41,3 +42,13 @@ def test_the_defaults_in_the_guide_are_so() -> None:
     for name, words in said.items():
         number, unit = words.split()
         assert getattr(defaults, name).total_seconds() == int(number) * units[unit]
+
+
+async def test_the_guide_to_variables_runs_as_it_stands(stage) -> None:
+    names: dict[str, Any] = {}
+    exec("\n".join(blocks("python", (GUIDES / "sessions.md").read_text())), names)
+    script = [{"calls": [{"name": "choose_flight", "arguments": {"flight": "MU5101"}}]}, {"calls": [{"name": "book"}]}]
+    tools = [names["choose_flight"], names["book"]]
+    done = await stage.run([*script, "Booked."], tools, variables=names["Trip"])
+    assert done.results[1].content == "Booked 1 seats on MU5101."
+    assert done.result.variables == {"flight": "MU5101", "seats": 1}

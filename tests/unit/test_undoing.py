@@ -65,7 +65,7 @@ def wait(state: RunState, data: st.DataObject) -> None:
     effect = undoing.due(state)
     if effect and effect.status == "undoing":
         status = "undone" if data.draw(choices) else "failed"
-        undoing.fold(effect, UndoReport.model_validate({"status": status}))
+        undoing.fold(state, effect, UndoReport.model_validate({"status": status}))
     else:
         move(state, data)
 
@@ -168,7 +168,7 @@ def test_what_could_not_be_undone_is_tried_again_if_the_resumed_run_ends_so_too(
     done(state, "put", "send")
     begin_undoing(state, CANCELLED)
     for effect, status in zip(state.effects, ("failed", "undone"), strict=True):
-        undoing.fold(effect, UndoReport.model_validate({"status": status}))
+        undoing.fold(state, effect, UndoReport.model_validate({"status": status}))
     resumed = carried_on(state, Additions(steps=5))
     assert next_step(resumed) == CallModel()
     begin_undoing(resumed, CANCELLED)
@@ -180,7 +180,7 @@ def test_what_was_undone_stays_listed_after_the_run_was_resumed_and_the_model_is
     done(state, "put", "send")
     begin_undoing(state, CANCELLED)
     for effect in state.effects:
-        undoing.fold(effect, UndoReport(status="undone", message="Gone."))
+        undoing.fold(state, effect, UndoReport(status="undone", message="Gone."))
     resumed = carried_on(state, Additions(steps=5))
     listed = [(one.position, one.status, one.message) for one in undoing.undone(resumed)]
     assert listed == [("1.2", "undone", "Gone."), ("1.1", "undone", "Gone.")]
@@ -198,7 +198,7 @@ def test_a_resumed_run_is_told_what_was_undone_though_a_call_is_still_in_doubt()
     start(state, state.calls[0])
     doubt(state, state.calls[0], Doubt(message="Who knows."))
     begin_undoing(state, CANCELLED)
-    undoing.fold(state.effects[0], UndoReport(status="undone"))
+    undoing.fold(state, state.effects[0], UndoReport(status="undone"))
     resumed = carried_on(state, Additions(steps=5))
     assert next_step(resumed) == CallModel()
     open_turn(resumed, answer_only=False)
