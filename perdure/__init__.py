@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ToolError,
         VariableError,
     )
+    from perdure.memory import Memory
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
     from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Price
     from perdure.settings import Settings
@@ -41,6 +42,7 @@ __all__ = [
     "FilePart",
     "ImagePart",
     "Limits",
+    "Memory",
     "ModelSettings",
     "NotDone",
     "PerdureError",
@@ -78,6 +80,7 @@ _NAMES = {
         "ToolError",
         "VariableError",
     ),
+    "memory": ("Memory",),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
     "policies": ("AgentSpec", "Approval", "Limits", "ModelSettings", "Price"),
     "settings": ("Settings",),

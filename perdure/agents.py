@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from perdure.errors import AgentError
+from perdure.memory import Memory, MemoryIndex
 from perdure.messages import JSON, Content, Data, content_hash
 from perdure.policies import AgentSpec, Approval, End, Limits, ModelSettings
 from perdure.schemas import sentence
@@ -66,6 +67,7 @@ class Agent:
             function of a tool's name and its arguments decides about every tool that says nothing itself.
         compensate_on: `["cancelled", "failed"]`, or one of them: where a run ends so, what its tools did is undone by
             their compensations, the last first, and the result's `undone` lists what was and what could not be.
+        memory: What it remembers across runs and sessions; True is short for `Memory()`. Default: nothing.
         lifespan: An async context manager function. Entered once per worker, before its first call; what it
             yields is `ctx.shared`; left when the worker stops.
         variables: A pydantic model class: typed state that tools read and write as `ctx.vars`, at most 64 KiB of JSON.
@@ -88,6 +90,7 @@ class Agent:
     compensate_on: Sequence[End] = ()
     variables: type[BaseModel] | None = None
     show_variables: bool | Sequence[str] = True
+    memory: Memory | bool = False
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -102,6 +105,8 @@ class Agent:
         if not (isinstance(self.approval, Approval) or self.approval in ("never", "always") or callable(self.approval)):
             words = "'never', 'always', an Approval or a function"
             raise AgentError(f"Agent {self.name!r}: approval has to be {words}, not {self.approval!r}.")
+        if not isinstance(self.memory, Memory | bool):  # pyright: ignore[reportUnnecessaryIsInstance] # as with tools
+            raise AgentError(f"Agent {self.name!r}: memory has to be True, False or a Memory, not {self.memory!r}.")
         strangers = set(self.rules.tools) - {tool.name for tool in self.tools}
         if strangers:
             raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
@@ -156,7 +161,17 @@ class Agent:
             approval=self.rules,
             compensate_on=list(self.compensate_on),
             variables=None if self.variables is None else declared(self.name, self.variables, self.show_variables),
+            memory=self._memory.policy if self._memory else None,
         )
+
+    @property
+    def _memory(self) -> Memory | None:
+        return self.memory if isinstance(self.memory, Memory) else Memory() if self.memory else None
+
+    @property
+    def index(self) -> MemoryIndex | None:
+        """What finds remembered facts, where that is not the store's own search."""
+        return self._memory.index if self._memory else None
 
     @property
     def hash(self) -> str:

@@ -194,12 +194,14 @@ class UserMessage(Data):
 
     Attributes:
         result: The result that the runtime tells of, of a call whose place in the transcript says that it waits.
+        facts: Ids of the remembered facts that the runtime tells.
     """
 
     role: Literal["user"]
     content: Content
     source: Literal["user", "runtime"] = "user"
     result: ToolResult | None = None
+    facts: list[str] = Field(default_factory=list)
 
 
 class AssistantMessage(Data):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Literal, NewType, Protocol
+from typing import NewType, Protocol
 
 from pydantic import Field
 
+from perdure.memory import Circle, Fact
 from perdure.messages import JSON, Data, RunResult, Segment
-from perdure.policies import AgentSpec
+from perdure.policies import AgentSpec, Scope
 from perdure.settings import Settings
 
 # -- catalogue ---------------------------------------------------------------------------------------------
@@ -223,52 +224,52 @@ class Sessions(Protocol):
 
 # -- memory ------------------------------------------------------------------------------------------------
 
-Scope = Literal["user", "tenant", "agent"]
-
-
-class Fact(Data):
-    """Something remembered across sessions.
-
-    Attributes:
-        scope: Whom it is about; `subject` is that user's, tenant's or agent's name.
-        source: Where it comes from: a run's id, or `person:NAME` who entered or corrected it.
-        superseded_by: The id of the fact that replaced it, "" where it holds.
-        forgotten_at: When a person deleted it; its text is gone then.
-    """
-
-    id: str
-    namespace: str
-    agent: str
-    scope: Scope
-    subject: str
-    text: str
-    source: str
-    at: datetime
-    superseded_by: str = ""
-    forgotten_at: datetime | None = None
-
 
 class Memories(Protocol):
-    """Facts, found by full-text search; an index of vectors can stand in."""
+    """Facts, found by full-text search; see `perdure.memory.MemoryIndex` for what can stand in for that."""
 
     async def remember(self, facts: Sequence[Fact], supersedes: Collection[str] = ()) -> None:
-        """Keep `facts`; those named in `supersedes` are replaced by the first of them. Safe to repeat."""
+        """Keep `facts`; those named in `supersedes` are replaced by the first of them. Safe to repeat.
+
+        A fact whose id is there already stays as it is, so that one which was forgotten does not come back; and so does
+        what replaced a fact first. Those named have to be of the same namespace, agent and tenant; others stay.
+        """
         ...
 
-    async def recall(
-        self, namespace: str, agent: str, subjects: Sequence[tuple[Scope, str]], query: str, limit: int
-    ) -> list[Fact]:
-        """Return facts that hold about any of `subjects`, those that fit `query` best first; "" gives the newest."""
+    async def recall(self, circle: Circle, query: str, limit: int) -> list[Fact]:
+        """Return facts that hold and may be told in `circle`, those that fit `query` best first; "" gives the newest.
+
+        One of the words is enough to fit.
+        """
         ...
 
     async def facts(
-        self, namespace: str, *, agent: str | None = None, subject: str | None = None, all: bool = False
+        self,
+        namespace: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        scope: Scope | None = None,
+        subject: str | None = None,
+        query: str = "",
+        all: bool = False,
+        limit: int = 1000,
     ) -> list[Fact]:
-        """Return facts, the newest first; with `all` those that were superseded or forgotten as well."""
+        """Return facts, the newest first; with `query` those that fit, best first.
+
+        With `all` those that were superseded or forgotten as well. What is forgotten has no text and fits nothing.
+        """
+        ...
+
+    async def fact(self, namespace: str, id: str) -> Fact | None:
+        """Return the fact of that id, whether it holds or not, or None."""
         ...
 
     async def forget(self, namespace: str, id: str, at: datetime) -> bool:
-        """Delete what is remembered under that id, also the text of those it superseded; False if it is not there."""
+        """Delete what is remembered under that id, also the text of those it superseded; False if it is not there.
+
+        The rows stay without text, as does what says when. One that was forgotten before counts as not there.
+        """
         ...
 
 
