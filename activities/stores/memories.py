@@ -9,10 +9,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, select, text, true, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from perdure.activities.stores import Fact, Scope
 from perdure.activities.stores.database import Database, whole
 from perdure.activities.stores.tables import FACTS
 from perdure.activities.stores.words import best, terms
+from perdure.memory import Circle, Fact
+from perdure.policies import Scope
 
 _CANDIDATES = 500
 """So many of the facts that have one of the words, the newest, are compared with each other."""
@@ -33,39 +34,54 @@ class SQLMemories(Database):
                     await self._index(connection, number, fact.text)
             if facts:
                 first, replaced = facts[0], FACTS.c.id.in_(set(supersedes) - {facts[0].id})
-                where = (FACTS.c.namespace == first.namespace) & replaced & (FACTS.c.superseded_by == "")
-                await connection.execute(update(FACTS).where(where).values(superseded_by=first.id))
+                same = [FACTS.c[name] == getattr(first, name) for name in ("namespace", "agent", "tenant")]
+                where = (*same, replaced, FACTS.c.superseded_by == "")
+                await connection.execute(update(FACTS).where(*where).values(superseded_by=first.id))
 
     @whole
-    async def recall(
-        self, namespace: str, agent: str, subjects: Sequence[tuple[Scope, str]], query: str, limit: int
-    ) -> list[Fact]:
+    async def recall(self, circle: Circle, query: str, limit: int) -> list[Fact]:
         """See `Memories.recall`."""
-        about = tuple_(FACTS.c.scope, FACTS.c.subject).in_(subjects)
-        found = select(FACTS).where(FACTS.c.namespace == namespace, FACTS.c.agent == agent, about, _HOLDS)
-        async with self._reading() as connection:
-            if not connection:
-                return []
-            if not query:
-                return await _facts(connection, found.limit(limit))
-            words = list(dict.fromkeys(terms(query)))
-            if not words:
-                return []
-            candidates = await _facts(connection, found.where(self._having(words)).limit(_CANDIDATES))
-        return [candidates[at] for at in best(query, [fact.text for fact in candidates])[:limit]]
+        about = tuple_(FACTS.c.scope, FACTS.c.subject).in_(circle.subjects)
+        within = (FACTS.c.namespace == circle.namespace, FACTS.c.agent == circle.agent, FACTS.c.tenant == circle.tenant)
+        return await self._found(select(FACTS).where(*within, about, _HOLDS), query, limit)
 
     @whole
     async def facts(
-        self, namespace: str, *, agent: str | None = None, subject: str | None = None, all: bool = False
+        self,
+        namespace: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        scope: Scope | None = None,
+        subject: str | None = None,
+        query: str = "",
+        all: bool = False,
+        limit: int = 1000,
     ) -> list[Fact]:
         """See `Memories.facts`."""
-        query = select(FACTS).where(FACTS.c.namespace == namespace, true() if all else _HOLDS)
-        if agent is not None:
-            query = query.where(FACTS.c.agent == agent)
-        if subject is not None:
-            query = query.where(FACTS.c.subject == subject)
+        wanted = {"agent": agent, "tenant": tenant, "scope": scope, "subject": subject}
+        where = [FACTS.c[name] == value for name, value in wanted.items() if value is not None]
+        kept = select(FACTS).where(FACTS.c.namespace == namespace, *where, true() if all else _HOLDS)
+        return await self._found(kept, query, limit)
+
+    @whole
+    async def fact(self, namespace: str, id: str) -> Fact | None:
+        """See `Memories.fact`."""
+        query = select(FACTS).where(FACTS.c.namespace == namespace, FACTS.c.id == id)
         async with self._reading() as connection:
-            return await _facts(connection, query) if connection else []
+            found = await _facts(connection, query) if connection else []
+        return found[0] if found else None
+
+    async def _found(self, kept: Select[Any], query: str, limit: int) -> list[Fact]:
+        """Return at most `limit` of the facts that are selected: the newest, or those that fit `query` best."""
+        words = list(dict.fromkeys(terms(query)))
+        async with self._reading() as connection:
+            if not connection or (query and not words):
+                return []
+            if not query:
+                return await _facts(connection, kept.limit(limit))
+            candidates = await _facts(connection, kept.where(self._having(words)).limit(_CANDIDATES))
+        return [candidates[at] for at in best(query, [fact.text for fact in candidates])[:limit]]
 
     @whole
     async def forget(self, namespace: str, id: str, at: datetime) -> bool:
@@ -115,7 +131,7 @@ _SEARCH = {
 
 
 def _row(fact: Fact) -> dict[str, Any]:
-    named = ("namespace", "id", "agent", "scope", "subject", "at", "superseded_by", "forgotten_at")
+    named = ("namespace", "id", "agent", "tenant", "scope", "subject", "at", "superseded_by", "forgotten_at")
     return {**{name: getattr(fact, name) for name in named}, "body": {"text": fact.text, "source": fact.source}}
 
 

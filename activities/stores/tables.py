@@ -126,6 +126,7 @@ FACTS = Table(
     Column("namespace", String, nullable=False),
     Column("id", String, nullable=False),
     Column("agent", String, nullable=False),
+    Column("tenant", String, nullable=False),
     Column("scope", String, nullable=False),
     Column("subject", String, nullable=False),
     Column("at", UTCDateTime, nullable=False),

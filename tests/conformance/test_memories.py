@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from perdure.activities.stores import Fact
+from perdure.memory import Circle, Fact
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-ADA = [("user", "ada")]
+ADA = Circle(namespace="default", agent="travel", user="ada", scopes=["user"])
 
 
 def fact(id, text="", minutes=0, **more):
@@ -23,15 +23,18 @@ def fact(id, text="", minutes=0, **more):
     return Fact(id=id, text=text or id, at=NOON + timedelta(minutes=minutes), **values)
 
 
-async def recalled(store, query, subjects=ADA, limit=10, agent="travel"):
-    return [each.id for each in await store.recall("default", agent, subjects, query, limit)]
+async def recalled(store, query, circle=ADA, limit=10):
+    return [each.id for each in await store.recall(circle, query, limit)]
 
 
 async def test_a_fact_comes_back_whole(store):
     whole = fact("f1", "Ada likes a window seat. 靠窗\x00", source="person:bob", scope="tenant", subject="acme")
     await store.remember([whole])
     assert await store.facts("default") == [whole]
-    assert await store.recall("default", "travel", [("tenant", "acme")], "window", 5) == [whole]
+    firm = Circle(namespace="default", agent="travel", tenant="acme", scopes=["tenant"])
+    assert await store.recall(firm, "window", 5) == []
+    assert await store.facts("default", query="window", scope="tenant") == [whole]
+    assert (await store.fact("default", "f1"), await store.fact("default", "f2")) == (whole, None)
 
 
 async def test_remembering_again_changes_nothing(store):
@@ -94,15 +97,18 @@ async def test_only_those_asked_about_are_recalled(store):
     await store.remember(
         [
             fact("mine", "seat"),
-            fact("firm", "seat", scope="tenant", subject="acme"),
+            fact("firm", "seat", tenant="acme", scope="tenant", subject="acme"),
+            fact("other firm", "seat", tenant="acme"),
             fact("other user", "seat", subject="bob"),
             fact("other agent", "seat", agent="other"),
             fact("other scope", "seat", scope="agent"),
             fact("other namespace", "seat", namespace="elsewhere"),
         ]
     )
-    assert sorted(await recalled(store, "seat", [*ADA, ("tenant", "acme")])) == ["firm", "mine"]
-    assert await recalled(store, "seat", []) == []
+    assert await recalled(store, "seat") == ["mine"]
+    both = ADA.model_copy(update={"tenant": "acme", "scopes": ["user", "tenant"]})
+    assert sorted(await recalled(store, "seat", both)) == ["firm", "other firm"]
+    assert await recalled(store, "seat", ADA.model_copy(update={"scopes": []})) == []
     assert [f.id for f in await store.facts("default", agent="other")] == ["other agent"]
     assert [f.id for f in await store.facts("default", subject="bob")] == ["other user"]
 
