@@ -1,6 +1,7 @@
 """A real server, real worker processes, and clients: what the crash tests break and look at."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
 from perdure import Client, Settings
 from perdure.engine.server import DevServer
+from perdure.errors import ConnectionFailed
 from perdure.loading import load_agents, task_queue
 from tests.conftest import environment
 
@@ -136,8 +138,15 @@ class World:
             worker.kill()
 
     async def start(self, run, task):
-        """Start a run twice at once, as two clients do that know nothing of each other."""
-        await asyncio.gather(*(c.start(self.spec, task, id=run, task_queue=self._queue) for c in self.clients))
+        """Start a run twice at once, as two clients do that know nothing of each other; again while no server answers."""
+
+        async def begin(client):
+            while True:
+                with contextlib.suppress(ConnectionFailed):
+                    await client.start(self.spec, task, id=run, task_queue=self._queue)
+                    return
+
+        await asyncio.gather(*(begin(client) for client in self.clients))
 
     def kill_server(self):
         """SIGKILL the server; it is started again on the same database file."""
