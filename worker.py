@@ -17,6 +17,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities import providers
+from perdure.activities.afterwards import Afterwards
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
@@ -29,6 +30,7 @@ from perdure.engine import search_attributes
 from perdure.errors import AgentError, ConnectionFailed
 from perdure.settings import Settings
 from perdure.wire import model_queue
+from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
 
 _log = logging.getLogger("perdure.worker")
@@ -69,7 +71,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         tools = ToolActivities(by_name, toolbox, conversations, settings)
         workers = [
-            _worker(client, task_queue, models, tools, settings),
+            _worker(client, task_queue, models, tools, Afterwards(client, store), settings),
             *_model_workers(client, task_queue, models, by_name, settings),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop:
@@ -117,14 +119,22 @@ async def _running(workers: Sequence[Worker]) -> AsyncGenerator[Stop]:
 
 
 def _worker(
-    client: Client, task_queue: str, models: ModelActivities, tools: ToolActivities, settings: Settings
+    client: Client,
+    task_queue: str,
+    models: ModelActivities,
+    tools: ToolActivities,
+    afterwards: Afterwards,
+    settings: Settings,
 ) -> Worker:
     """Return the worker of runs and tools. It takes model calls too: those of before they had queues of their own."""
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentWorkflow],
-        activities=[models.model, models.judge, tools.probe, tools.undo, tools.tool, cancel_run],
+        workflows=[AgentWorkflow, AfterwardsWorkflow],
+        activities=[
+            *(models.model, models.judge, tools.probe, tools.undo, tools.tool, cancel_run),
+            afterwards.archive,
+        ],
         # Only our own workflow code runs here; the linter and the replay tests keep it deterministic. See ADR 2.
         workflow_runner=UnsandboxedWorkflowRunner(),
         sticky_queue_schedule_to_start_timeout=_STICKY,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pydantic import Field
 
 from perdure.budgets import Allowance
-from perdure.messages import JSON, Content, Data, Entry, Segment
+from perdure.messages import JSON, Content, Data, Entry, Segment, content_hash
 from perdure.policies import AgentSpec, Effect, Limits
 from perdure.state import RunState, SessionTurn, begin
 
@@ -21,6 +21,10 @@ UNDO = "perdure.undo"
 UNDO_SUFFIX = ":undo"
 """What makes the key of an undoing out of that of the effect."""
 CANCEL_RUN = "perdure.cancel"
+AFTERWARDS = "perdure.afterwards"
+ARCHIVE = "perdure.archive"
+END_TURN = "perdure.end_turn"
+REMEMBER = "perdure.remember"
 TRANSCRIPT = "transcript"
 STATE = "state"
 DECIDE = "decide"
@@ -187,3 +191,37 @@ class JudgeInput(Data):
 def edit_id(position: str, by: str) -> str:
     """Return the activity id of the judging of edited arguments; `by` tells edits of the same call apart."""
     return f"{position} edited by {by}"
+
+
+# -- after a run -------------------------------------------------------------------------------------------
+
+
+class AfterRun(Data):
+    """An execution of a run that ends, to be seen to once it has.
+
+    Attributes:
+        execution: Its Temporal run id.
+        agent: The agent's name.
+        heartbeat: A worker silent for so long is taken for lost.
+        goes_on: It continues as new: the run has not ended.
+        session: The turn that it was, to be ended.
+        remember: Its agent remembers what is said to it.
+    """
+
+    run_id: str
+    execution: str
+    agent: str = ""
+    heartbeat: timedelta = timedelta(seconds=5)
+    goes_on: bool = False
+    session: SessionTurn | None = None
+    remember: bool = False
+
+
+_LONGEST_ID = 900
+"""Bytes: the engine takes 1,000."""
+
+
+def after_id(run_id: str, execution: str) -> str:
+    """Return the workflow id of what follows an execution of a run; `execution` tells it from the run's others."""
+    name = run_id if len(run_id.encode()) <= _LONGEST_ID else content_hash(run_id)
+    return f"{name}/afterwards/{execution}"

@@ -31,6 +31,7 @@ from perdure.wire import (
     opening_state,
 )
 from perdure.workflows import calls
+from perdure.workflows.afterwards import Follower
 from perdure.workflows.leases import Leases
 from perdure.workflows.people import People
 
@@ -65,6 +66,7 @@ class AgentWorkflow(People):
         self._now = workflow.now()
         self._clock = budgets.Clock(self.state.ran, self._now)
         self._leases = Leases(self.state, self._touch)
+        self._follower = Follower()
         workflow.register_random_seed_callback(self._on_reset)
         if info.run_id != info.original_execution_run_id and info.get_current_history_length() > _UNTOUCHED:
             self._on_reset(workflow.random_seed())  # to its very beginning: the seed may have come before this object
@@ -95,7 +97,7 @@ class AgentWorkflow(People):
                 case Wait():
                     await self._wait()
                 case Finish(outcome):
-                    if await self._is_heard_out():
+                    if await self._is_heard_out() and await self._is_followed():
                         return outcome
                 case _:
                     assert_never(step)
@@ -105,6 +107,13 @@ class AgentWorkflow(People):
         if workflow.all_handlers_finished() or undoing.wanted(self.state):
             return True
         await workflow.wait_condition(workflow.all_handlers_finished)
+        return False
+
+    async def _is_followed(self) -> bool:
+        """Return whether what follows the run was begun; else begin it. Meanwhile, something may be said to the run."""
+        if self._follower.begun or self.state.shape < 1:
+            return True
+        await self._follower.begin(self.request, self.state)
         return False
 
     def _next(self) -> Step:
@@ -249,6 +258,7 @@ class AgentWorkflow(People):
         told_at_start = self.state.resets == 1 and not self.state.steps
         if not told_at_start:
             turns.fold_reset(self.state, f"{seed:016x}"[-12:], self._now)
+            self._follower = Follower()
             self._changes += 1
 
     # -- the end -------------------------------------------------------------------------------------------
@@ -281,6 +291,7 @@ class AgentWorkflow(People):
     async def _end(self, outcome: Outcome) -> RunResult:
         self.phase = Phase.POST_PROCESSING
         self.state.outcome = outcome
+        await self._is_followed()
         await workflow.wait_condition(workflow.all_handlers_finished)
         duration = workflow.now() - workflow.info().workflow_start_time
         result = bounded(outcomes.result_from(self.state, outcome, duration))

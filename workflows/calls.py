@@ -15,12 +15,16 @@ from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.state import CallState, DoneEffect
 from perdure.wire import (
+    ARCHIVE,
     CANCEL_RUN,
+    END_TURN,
     JUDGE,
     MODEL,
     PROBE,
+    REMEMBER,
     UNDO,
     UNDO_SUFFIX,
+    AfterRun,
     JudgeInput,
     ModelInput,
     ProbeInput,
@@ -235,3 +239,33 @@ async def judge(request: JudgeInput, activity_id: str, heartbeat: timedelta) -> 
         summary=f"edited arguments of {request.tool}",
     )
     return judgement
+
+
+_PERSISTENT = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1))
+"""For what nobody waits for: it is tried until whatever is down is back."""
+
+
+async def archive(request: AfterRun) -> None:
+    """Keep an execution that has ended."""
+    await _after(ARCHIVE, request, "archive")
+
+
+async def end_turn(request: AfterRun) -> None:
+    """Take what a run gave into its session."""
+    await _after(END_TURN, request, "end the session's turn")
+
+
+async def remember(request: AfterRun) -> None:
+    """Remember what was said to the agent."""
+    await _after(REMEMBER, request, "remember")
+
+
+async def _after(name: str, request: AfterRun, summary: str) -> None:
+    await workflow.execute_activity(
+        name,
+        request,
+        start_to_close_timeout=timedelta(minutes=5),
+        heartbeat_timeout=request.heartbeat,
+        retry_policy=_PERSISTENT,
+        summary=f"{summary}: run {request.run_id}"[:200],
+    )

@@ -134,7 +134,8 @@ class Archive(Protocol):
     async def archive(self, run: ArchivedRun, execution: str, history: str) -> None:
         """Keep one execution of `run`, whose history is the blob `history`; safe to repeat. `run.histories` is ignored.
 
-        What is said of the run itself replaces what was kept before.
+        What is said of the run itself replaces what was kept before, unless that is of a later end: an execution that
+        the run went on from may be archived late.
         """
         ...
 

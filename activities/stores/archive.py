@@ -28,10 +28,11 @@ class SQLArchive(SQLBlobs):
             "closed_at": run.closed_at,
             "body": run.model_dump(mode="json", exclude={"histories"}),
         }
-        keeping = self._insert(RUNS).values(**key, **values).on_conflict_do_update(index_elements=[*key], set_=values)
+        keeping = self._insert(RUNS).values(**key, **values)
+        newer = RUNS.c.closed_at.is_(None) | (keeping.excluded.closed_at >= RUNS.c.closed_at)
         adding = self._insert(HISTORIES).values(**key, execution=execution, ref=history)
         async with self._writing() as connection:
-            await connection.execute(keeping)
+            await connection.execute(keeping.on_conflict_do_update(index_elements=[*key], set_=values, where=newer))
             await connection.execute(
                 adding.on_conflict_do_update(index_elements=[*key, "execution"], set_={"ref": history})
             )

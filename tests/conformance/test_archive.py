@@ -42,6 +42,15 @@ async def test_archiving_again_changes_nothing(store):
     assert await store.archived_runs("default") == [run(histories=["a" * 32])]
 
 
+async def test_what_is_archived_late_does_not_replace_what_is_said_of_a_later_end(store):
+    for execution, status, hour in (("e3", "completed", 3), ("e1", "running", None), ("e2", "failed", 2)):
+        closed = NOON + timedelta(hours=hour) if hour else None
+        await store.archive(run(status=status, closed_at=closed), execution, execution[-1] * 32)
+    kept = await store.archived("default", "r1")
+    assert (kept.status, kept.closed_at) == ("completed", NOON + timedelta(hours=3))
+    assert len(kept.histories) == 3
+
+
 async def test_a_run_that_was_never_archived_is_none(store):
     assert await store.archived("default", "r1") is None
     assert await store.archived_runs("default") == []

@@ -24,7 +24,7 @@ SCRIPTS = {"perdure.testing.script", "perdure.testing.scripted_model"}
 
 ALLOWED: dict[str, set[str]] = {
     "perdure.workflows": {"perdure.workflows", "perdure.engine.search_attributes"},  # the latter: names alone
-    "perdure.activities": {"perdure.activities", "perdure.models"},
+    "perdure.activities": {"perdure.activities", "perdure.models", "perdure.telemetry"},  # the latter reads histories
     "perdure.activities.providers": {"perdure.activities.providers", "perdure.models", *SCRIPTS},
     "perdure.activities.stores": {"perdure.activities.stores"},
     "perdure.engine": {"perdure.engine"},

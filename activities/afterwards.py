@@ -1,0 +1,104 @@
+"""What is done about a run after its end, off its critical path."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, timedelta
+
+from temporalio import activity
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.activities.heartbeats import heartbeats
+from perdure.activities.stores import ArchivedRun, Store, histories, run_owner
+from perdure.activities.stores.histories import Recorded
+from perdure.telemetry.projection import Projection
+from perdure.wire import ARCHIVE, AfterRun
+
+_PATIENCE = 10.0
+"""Seconds that an execution, which is about to end, gets to do so before the activity steps aside."""
+_LATER = timedelta(seconds=15)
+
+_CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+
+
+class Afterwards:
+    """What follows the runs of one worker.
+
+    Args:
+        client: To read histories.
+        store: Where they are kept.
+    """
+
+    def __init__(self, client: Client, store: Store) -> None:
+        self._client = client
+        self._store = store
+
+    @activity.defn(name=ARCHIVE)
+    async def archive(self, request: AfterRun) -> None:
+        """Keep an execution that has ended; wait for its end before.
+
+        Raises:
+            ApplicationError: If it goes on: somebody has said something before it ended.
+            ConnectionFailed: If the store is down.
+        """
+        async with heartbeats():
+            recorded = await self._recorded(request)
+            if recorded:
+                await keep(self._client, self._store, request.run_id, recorded)
+
+    async def _recorded(self, request: AfterRun) -> Recorded | None:
+        """Return the execution, or None if the engine has forgotten it."""
+        try:
+            return await asyncio.wait_for(until_ended(self._client, request.run_id, request.execution), _PATIENCE)
+        except TimeoutError:
+            words = f"Run {request.run_id} goes on."
+            raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
+
+
+async def until_ended(client: Client, run_id: str, execution: str) -> Recorded:
+    """Return an execution once it has ended.
+
+    Raises:
+        RPCError: If the engine does not have it (any more).
+    """
+    handle = client.get_workflow_handle(run_id, run_id=execution)
+    return Recorded(execution, [event async for event in handle.fetch_history_events(wait_new_event=True)])
+
+
+async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) -> None:
+    """Put an execution that has ended into the archive. Safe to repeat.
+
+    Raises:
+        ConnectionFailed: If the store is down.
+    """
+    projection = Projection(run_id, client.data_converter)
+    for event in recorded.events:
+        await projection.feed(event)
+    ref = await histories.write(store, run_owner(client.namespace, run_id), recorded)
+    await store.archive(_archived(projection, client.namespace, recorded.events[-1]), recorded.execution, ref)
+
+
+def _archived(projection: Projection, namespace: str, last: HistoryEvent) -> ArchivedRun:
+    state, started_at = projection.state, projection.started_at
+    assert state is not None and started_at is not None  # noqa: S101, PT018 - a history begins with the start
+    result = None if last.event_type == _CONTINUED else projection.result()
+    return ArchivedRun(
+        namespace=namespace,
+        run_id=projection.run_id,
+        agent=state.spec.name,
+        status=result.status if result else "running",
+        started_at=state.began or started_at,
+        closed_at=last.event_time.ToDatetime(UTC) if result else None,
+        session=state.session.name if state.session else "",
+        user=state.user,
+        tenant=state.tenant,
+        result=result,
+    )

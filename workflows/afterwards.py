@@ -1,0 +1,87 @@
+"""What follows a run: a workflow of its own, so that the run does not wait for it and can't fail with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import Priority
+from temporalio.exceptions import FailureError
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+from perdure.state import RunState
+from perdure.wire import AFTERWARDS, AfterRun, RunRequest, after_id
+from perdure.workflows import calls
+
+_LAST = Priority(priority_key=5)
+"""Behind whatever runs still have to do."""
+
+
+@workflow.defn(name=AFTERWARDS)
+class AfterwardsWorkflow:
+    """What is done after an execution of a run has ended. Each part is tried for ever, and none touches the run."""
+
+    @workflow.run
+    async def run(self, request: AfterRun) -> None:
+        """Archive it and, where the run has ended, take it into its session and into memory."""
+        ended = [calls.end_turn(request)] if request.session and not request.goes_on else []
+        await asyncio.gather(calls.archive(request), *ended)  # whoever is in the session waits for its part
+        if request.remember and not request.goes_on:
+            await calls.remember(request)
+
+
+class Follower:
+    """The part of a run that begins what follows it, once in each of its executions."""
+
+    def __init__(self) -> None:
+        self._starting: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether it was begun."""
+        return self._starting is not None and self._starting.done()
+
+    async def begin(self, request: RunRequest, state: RunState, *, goes_on: bool = False) -> None:
+        """Begin it, and return when the engine has it: of a run that ends before that, it would not be begun.
+
+        Args:
+            goes_on: The run continues as new.
+        """
+        after = _after(request, state, goes_on=goes_on)
+        starting = self._starting = self._starting or asyncio.create_task(_start(after, _id(state)))
+        with contextlib.suppress(asyncio.CancelledError):  # a cancellation has come too late to hinder it
+            await workflow.wait_condition(starting.done)
+        await workflow.wait_condition(starting.done)  # there is only one
+
+
+async def _start(after: AfterRun, id: str) -> None:
+    options: dict[str, Any] = {} if after.session else {"priority": _LAST}
+    with contextlib.suppress(FailureError):  # it is there already
+        await workflow.start_child_workflow(
+            AFTERWARDS,
+            after,
+            id=id,
+            cancellation_type=ChildWorkflowCancellationType.ABANDON,
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            static_summary=f"after run {after.run_id}"[:200],
+            **options,
+        )
+
+
+def _after(request: RunRequest, state: RunState, *, goes_on: bool) -> AfterRun:
+    return AfterRun(
+        run_id=state.run_id,
+        execution=workflow.info().run_id,
+        agent=request.spec.name,
+        heartbeat=request.heartbeat,
+        goes_on=goes_on,
+        session=state.session,
+    )
+
+
+def _id(state: RunState) -> str:
+    """Return an id that no other execution has, but the replay of this one: a reset begins with the same history."""
+    own = workflow.info().original_execution_run_id[-12:]
+    return after_id(state.run_id, own if state.execution == own else f"{own}-{state.execution}")
