@@ -34,16 +34,23 @@ class SQLMemories(Database):
                     await self._index(connection, number, fact.text)
             if facts:
                 first, replaced = facts[0], FACTS.c.id.in_(set(supersedes) - {facts[0].id})
-                same = [FACTS.c[name] == getattr(first, name) for name in ("namespace", "agent", "tenant")]
-                where = (*same, replaced, FACTS.c.superseded_by == "")
-                await connection.execute(update(FACTS).where(*where).values(superseded_by=first.id))
+                same = tuple_(FACTS.c.namespace, FACTS.c.agent, FACTS.c.tenant).in_(
+                    [(first.namespace, first.agent, first.tenant)]
+                )
+                statement = update(FACTS).where(same, replaced, FACTS.c.superseded_by == "")
+                await connection.execute(statement.values(superseded_by=first.id))
 
     @whole
     async def recall(self, circle: Circle, query: str, limit: int) -> list[Fact]:
         """See `Memories.recall`."""
-        about = tuple_(FACTS.c.scope, FACTS.c.subject).in_(circle.subjects)
-        within = (FACTS.c.namespace == circle.namespace, FACTS.c.agent == circle.agent, FACTS.c.tenant == circle.tenant)
-        return await self._found(select(FACTS).where(*within, about, _HOLDS), query, limit)
+        found = select(FACTS).where(
+            FACTS.c.namespace == circle.namespace,
+            FACTS.c.agent == circle.agent,
+            FACTS.c.tenant == circle.tenant,
+            tuple_(FACTS.c.scope, FACTS.c.subject).in_(circle.subjects),
+            _HOLDS,
+        )
+        return await self._found(found, query, limit)
 
     @whole
     async def facts(
@@ -61,26 +68,27 @@ class SQLMemories(Database):
         """See `Memories.facts`."""
         wanted = {"agent": agent, "tenant": tenant, "scope": scope, "subject": subject}
         where = [FACTS.c[name] == value for name, value in wanted.items() if value is not None]
-        kept = select(FACTS).where(FACTS.c.namespace == namespace, *where, true() if all else _HOLDS)
-        return await self._found(kept, query, limit)
+        found = select(FACTS).where(FACTS.c.namespace == namespace, *where, true() if all else _HOLDS)
+        return await self._found(found, query, limit)
 
     @whole
     async def fact(self, namespace: str, id: str) -> Fact | None:
         """See `Memories.fact`."""
-        query = select(FACTS).where(FACTS.c.namespace == namespace, FACTS.c.id == id)
+        found = select(FACTS).where(FACTS.c.namespace == namespace, FACTS.c.id == id)
         async with self._reading() as connection:
-            found = await _facts(connection, query) if connection else []
-        return found[0] if found else None
+            return next(iter(await _facts(connection, found)), None) if connection else None
 
-    async def _found(self, kept: Select[Any], query: str, limit: int) -> list[Fact]:
-        """Return at most `limit` of the facts that are selected: the newest, or those that fit `query` best."""
-        words = list(dict.fromkeys(terms(query)))
+    async def _found(self, among: Select[Any], query: str, limit: int) -> list[Fact]:
+        """Return those that fit `query` best first; "" gives the newest."""
         async with self._reading() as connection:
-            if not connection or (query and not words):
+            if not connection:
                 return []
             if not query:
-                return await _facts(connection, kept.limit(limit))
-            candidates = await _facts(connection, kept.where(self._having(words)).limit(_CANDIDATES))
+                return await _facts(connection, among.limit(limit))
+            words = list(dict.fromkeys(terms(query)))
+            if not words:
+                return []
+            candidates = await _facts(connection, among.where(self._having(words)).limit(_CANDIDATES))
         return [candidates[at] for at in best(query, [fact.text for fact in candidates])[:limit]]
 
     @whole

@@ -134,6 +134,6 @@ FACTS = Table(
     Column("forgotten_at", UTCDateTime),
     Column("body", JSON, nullable=False),
     Index("perdure_facts_id", "namespace", "id", unique=True),
-    Index("perdure_facts_subject", "namespace", "scope", "subject"),
+    Index("perdure_facts_subject", "namespace", "tenant", "scope", "subject"),
     Index("perdure_facts_superseded_by", "namespace", "superseded_by"),
 )

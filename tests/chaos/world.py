@@ -138,7 +138,7 @@ class World:
             worker.kill()
 
     async def start(self, run, task):
-        """Start a run twice at once, as two clients do that know nothing of each other; again while no server answers."""
+        """Start a run twice at once, as two strangers do; again while no server answers."""
 
         async def begin(client):
             while True:

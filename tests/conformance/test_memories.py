@@ -8,7 +8,10 @@ import pytest
 from perdure.memory import Circle, Fact
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-ADA = Circle(namespace="default", agent="travel", user="ada", scopes=["user"])
+
+
+def circle(*scopes, user="ada", tenant="", agent="travel", namespace="default"):
+    return Circle(namespace=namespace, agent=agent, tenant=tenant, user=user, scopes=list(scopes or ["user"]))
 
 
 def fact(id, text="", minutes=0, **more):
@@ -23,18 +26,16 @@ def fact(id, text="", minutes=0, **more):
     return Fact(id=id, text=text or id, at=NOON + timedelta(minutes=minutes), **values)
 
 
-async def recalled(store, query, circle=ADA, limit=10):
-    return [each.id for each in await store.recall(circle, query, limit)]
+async def recalled(store, query, *scopes, limit=10, **whom):
+    return [each.id for each in await store.recall(circle(*scopes, **whom), query, limit)]
 
 
 async def test_a_fact_comes_back_whole(store):
-    whole = fact("f1", "Ada likes a window seat. 靠窗\x00", source="person:bob", scope="tenant", subject="acme")
+    text = "Ada likes a window seat. 靠窗\x00"
+    whole = fact("f1", text, source="person:bob", tenant="acme", scope="tenant", subject="acme")
     await store.remember([whole])
-    assert await store.facts("default") == [whole]
-    firm = Circle(namespace="default", agent="travel", tenant="acme", scopes=["tenant"])
-    assert await store.recall(firm, "window", 5) == []
-    assert await store.facts("default", query="window", scope="tenant") == [whole]
-    assert (await store.fact("default", "f1"), await store.fact("default", "f2")) == (whole, None)
+    assert await store.facts("default") == [whole] == [await store.fact("default", "f1")]
+    assert await store.recall(circle("tenant", tenant="acme"), "window", 5) == [whole]
 
 
 async def test_remembering_again_changes_nothing(store):
@@ -48,6 +49,7 @@ async def test_remembering_again_changes_nothing(store):
 async def test_nothing_remembered_is_nothing_found(store):
     assert await recalled(store, "seat") == []
     assert await store.facts("default") == []
+    assert await store.fact("default", "f1") is None
     assert not await store.forget("default", "f1", NOON)
 
 
@@ -97,20 +99,67 @@ async def test_only_those_asked_about_are_recalled(store):
     await store.remember(
         [
             fact("mine", "seat"),
-            fact("firm", "seat", tenant="acme", scope="tenant", subject="acme"),
-            fact("other firm", "seat", tenant="acme"),
             fact("other user", "seat", subject="bob"),
             fact("other agent", "seat", agent="other"),
             fact("other scope", "seat", scope="agent"),
             fact("other namespace", "seat", namespace="elsewhere"),
+            fact("for the firm", "seat", tenant="acme"),
+            fact("of the firm", "seat", tenant="acme", scope="tenant", subject="acme"),
+            fact("of the agent", "seat", tenant="acme", scope="agent", subject="travel"),
+            fact("of another firm's agent", "seat", tenant="other", scope="agent", subject="travel"),
         ]
     )
-    assert await recalled(store, "seat") == ["mine"]
-    both = ADA.model_copy(update={"tenant": "acme", "scopes": ["user", "tenant"]})
-    assert sorted(await recalled(store, "seat", both)) == ["firm", "other firm"]
-    assert await recalled(store, "seat", ADA.model_copy(update={"scopes": []})) == []
-    assert [f.id for f in await store.facts("default", agent="other")] == ["other agent"]
-    assert [f.id for f in await store.facts("default", subject="bob")] == ["other user"]
+    for query in ("seat", ""):
+        assert await recalled(store, query) == ["mine"]
+        everything = await recalled(store, query, "user", "tenant", "agent", tenant="acme")
+        assert sorted(everything) == ["for the firm", "of the agent", "of the firm"]
+        assert await recalled(store, query, "user", user="") == []
+        assert await recalled(store, query, "user", namespace="nowhere") == []
+
+
+async def test_people_find_facts_by_whom_they_are_about_and_by_words(store):
+    await store.remember(
+        [
+            fact("a", "window seat"),
+            fact("b", "seat", 1, agent="other"),
+            fact("c", "seat", 2, subject="bob", tenant="acme"),
+            fact("d", "aisle", 3, scope="tenant", subject="acme", tenant="acme"),
+            fact("e", "seat", namespace="elsewhere"),
+        ]
+    )
+
+    async def listed(**asked):
+        return [each.id for each in await store.facts("default", **asked)]
+
+    assert await listed() == ["d", "c", "b", "a"]
+    assert await listed(limit=2) == ["d", "c"]
+    assert await listed(agent="other") == ["b"]
+    assert await listed(subject="bob") == ["c"]
+    assert await listed(tenant="acme") == ["d", "c"]
+    assert await listed(tenant="", query="seats") == ["b", "a"]
+    assert await listed(scope="tenant") == ["d"]
+    assert await listed(query="window seat") == ["a", "c", "b"]
+
+
+async def test_a_fact_of_somebody_elses_memory_can_not_be_replaced(store):
+    await store.remember([fact("theirs", tenant="acme"), fact("another agent's", agent="other"), fact("old")])
+    await store.remember([fact("new", minutes=1)], supersedes=["theirs", "another agent's", "old"])
+    assert sorted(f.id for f in await store.facts("default")) == ["another agent's", "new", "theirs"]
+
+
+async def test_what_replaced_a_fact_first_stays_what_replaced_it(store):
+    await store.remember([fact("old")])
+    await store.remember([fact("one")], supersedes=["old"])
+    await store.remember([fact("two")], supersedes=["old"])
+    assert (await store.fact("default", "old")).superseded_by == "one"
+    assert sorted(f.id for f in await store.facts("default")) == ["one", "two"]
+
+
+async def test_history_is_searched_where_all_is_asked_for(store):
+    await store.remember([fact("old", "aisle seat")])
+    await store.remember([fact("new", "window seat", 1)], supersedes=["old"])
+    assert [f.id for f in await store.facts("default", query="aisle")] == []
+    assert [f.id for f in await store.facts("default", query="aisle", all=True)] == ["old"]
 
 
 async def test_a_superseded_fact_is_kept_and_not_recalled(store):
