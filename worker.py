@@ -22,6 +22,7 @@ from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.model import ModelActivities
+from perdure.activities.spilling import Spilling
 from perdure.activities.stores import CatalogueEntry, open_store, segments, store_url
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.tools import ToolActivities
@@ -69,7 +70,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         conversations = Conversations(settings.cache_bytes, partial(segments.read, store))
         edge = Edge(settings)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
-        tools = ToolActivities(by_name, toolbox, conversations, settings)
+        tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store))
         workers = [
             _worker(client, task_queue, models, tools, Afterwards(client, store), settings),
             *_model_workers(client, task_queue, models, by_name, settings),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
 from perdure.agents import Agent
 from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json, parse_json
 from perdure.models import ModelReply, RawCall
-from perdure.policies import AgentSpec, ToolSpec
+from perdure.policies import READ_RESULT, AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn
 from perdure.results import clean, words
 
@@ -55,9 +55,16 @@ def _brief(text: str) -> str:
     return clean(text if len(text) <= 300 else f"{text[:300]}…")  # noqa: PLR2004
 
 
-async def judge_reply(reply: ModelReply, model: str, spec: AgentSpec, agent: Agent | None, run: Run) -> ModelTurn:
-    """Return `model`'s reply as it enters the run: every call parsed, validated and judged for approval."""
-    calls = [await _judge_call(raw, reply, spec, agent, run) for raw in reply.calls]
+async def judge_reply(
+    reply: ModelReply, model: str, spec: AgentSpec, agent: Agent | None, run: Run, handles: Sequence[str] = ()
+) -> ModelTurn:
+    """Return `model`'s reply as it enters the run: every call parsed, validated and judged for approval.
+
+    Args:
+        handles: Of the results that the model was shown in part.
+    """
+    judged = [await _judge_call(raw, reply, spec, agent, run) for raw in reply.calls]
+    calls = [_judge_reading(call, handles) if spec.tool(call.name) is READ_RESULT else call for call in judged]
     message = AssistantMessage(
         role="assistant",
         text=clean(reply.text),
@@ -88,6 +95,21 @@ async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: A
         kept = cast("dict[str, JSON]", arguments) if isinstance(arguments, dict) else {}
         return ToolCall(id=raw.id, name=name, arguments=kept, problem=problem)
     return ToolCall(id=raw.id, name=name, arguments=arguments, ask=await must_ask(arguments, tool, spec, agent, run))
+
+
+def _judge_reading(call: ToolCall, handles: Sequence[str]) -> ToolCall:
+    """Return `call` of `read_result`, refused where it names no result that the model was shown in part."""
+    handle = call.arguments.get("handle")
+    if call.problem or handle in handles:
+        return call
+    close = difflib.get_close_matches(str(handle), handles, n=1)
+    told = f"Did you mean {close[0]}?" if close else f"The last ones are: {', '.join(handles[-5:])}."
+    problem = Problem(
+        error_type="invalid_arguments",
+        message=_brief(f"There is no result with the handle {handle!r}."),
+        suggestion=told if handles else "All results were shown whole.",
+    )
+    return call.model_copy(update={"problem": problem})
 
 
 def _unknown(name: str, spec: AgentSpec) -> Problem:

@@ -17,7 +17,7 @@ from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.agents import Agent
-from perdure.context import visible
+from perdure.context import handles, offered_tools, visible
 from perdure.messages import AssistantMessage
 from perdure.models import ModelRequest
 from perdure.reports import Judgement, ModelTurn
@@ -86,17 +86,17 @@ class ModelActivities:
     async def _turn(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
         agent, fetch = self._agents.get(request.agent), self._fetch()
         spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
-        entries = await self._conversations.messages(activity.info().workflow_id or "", request, fetch)
+        messages = visible(await self._conversations.messages(activity.info().workflow_id or "", request, fetch))
         asked = ModelRequest(
             instructions=spec.instructions,
-            messages=[*visible(entries), *variables.note(request.variables)],
-            tools=spec.tools,
+            messages=[*messages, *variables.note(request.variables)],
+            tools=offered_tools(spec, messages),
             settings=spec.settings,
             answer_only=request.answer_only,
             first=request.step == 1,
         )
         answer = await self._edge.answer(spec.models, asked, request.allowance, pulse)
-        turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run)
+        turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run, handles(messages))
         spent = {"wasted": answer.wasted, "cost_usd": answer.cost_usd, "fallback": answer.fallback}
         return turn.model_copy(update=spent)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, assert_never, get_type_hints
 
@@ -21,12 +22,15 @@ from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import given_up, heartbeats
 from perdure.activities.outages import LATER, Outages, failure
+from perdure.activities.reading import read_result
+from perdure.activities.spilling import Spilling
 from perdure.activities.toolbox import Toolbox
 from perdure.agents import Agent
-from perdure.errors import ToolError, VariableError
+from perdure.errors import ConnectionFailed, ToolError, VariableError
 from perdure.messages import JSON, ResultStatus, ToolMessage, ToolResult, parse_json
+from perdure.policies import READ_RESULT
 from perdure.reports import ProbeReport, ToolReport, UndoReport
-from perdure.results import as_text, report_of_value, short, words
+from perdure.results import Output, as_text, noted, output_of_value, short, words
 from perdure.settings import Settings
 from perdure.tools import Done, NotDone, Tool, Unknown
 from perdure.wire import PROBE, UNDO, UNDO_SUFFIX, ProbeInput, ToolInput, UndoInput
@@ -44,14 +48,21 @@ class ToolActivities:
         toolbox: Where tools run.
         conversations: Told of each result, so that the next model call finds it in memory.
         settings: `cancel_grace`, and `breaker_…` for tools that only read.
+        spilling: Where large results go.
     """
 
     def __init__(
-        self, agents: Mapping[str, Agent], toolbox: Toolbox, conversations: Conversations, settings: Settings
+        self,
+        agents: Mapping[str, Agent],
+        toolbox: Toolbox,
+        conversations: Conversations,
+        settings: Settings,
+        spilling: Spilling,
     ) -> None:
         self._agents = agents
         self._toolbox = toolbox
         self._conversations = conversations
+        self._spilling = spilling
         self._grace = settings.cancel_grace.total_seconds()
         self._outages = Outages(lambda: breaker_of(settings))
 
@@ -60,15 +71,18 @@ class ToolActivities:
         """Execute one attempt of a call to the tool that the activity type names."""
         name = activity.info().activity_type
         call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
-        tool = self._find(call.agent, name)
-        context = self._context(call)
         async with heartbeats():
-            ended = await self._asked(tool, call, context, name)
-            report = await self._instead(tool, call, ended, name)
-        if report is None:
-            report = report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
+            report = await self._report(self._find(call.agent, name), call, name)
         self._conversations.remember(ToolMessage(role="tool", result=report.result))
         return report
+
+    async def _report(self, tool: Tool | None, call: ToolInput, name: str) -> ToolReport:
+        if tool is None and name == READ_RESULT.name:
+            return await read_result(call, self._spilling)
+        context = self._context(call)
+        ended = await self._asked(tool, call, context, name)
+        instead = await self._instead(tool, call, ended, name)
+        return instead or report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
 
     async def _asked(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
         """Make an attempt, unless it reads from what has just failed over and over."""
@@ -116,12 +130,15 @@ class ToolActivities:
             return NeverBegan("The worker learnt of the call too late.", "given_up")
         ended = await run_body(
             _bound(tool, tool.function, call, context, tool.context_parameter),
-            lambda value: _kept(report_of_value(value, call.call_id, name, call.result_limit, call.order), context),
+            lambda value: _kept(output_of_value(value, call.call_id, name, call.result_limit, call.order), context),
             context,
             self._toolbox,
             self._grace,
         )
         match ended:
+            case Returned(output):
+                result = await self._spilling.keep(output.report.result, output.whole)
+                return Returned(output.report.model_copy(update={"result": result}))
             case Raised(Unfit() as error):
                 return NeverBegan(f"The arguments do not fit {name}: {error}.", "invalid_arguments")
             case _:
@@ -143,13 +160,17 @@ class ToolActivities:
             ended = await run_body(
                 body, lambda value: _found(value, request, asked_at, context), context, self._toolbox, self._grace
             )
-        match ended:
-            case Returned(report):
-                return report
-            case Raised(raised):
-                return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(raised))
-            case _:
-                return ProbeReport(outcome="unknown", asked_at=asked_at, message="The probe did not end in time.")
+            match ended:
+                case Returned((report, output)):
+                    if output is None:
+                        return report
+                    result = await self._spilling.keep(output.report.result, output.whole)
+                    return report.model_copy(update={"result": result})
+                case Raised(raised):
+                    return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(raised))
+                case _:
+                    text = "The probe did not end in time."
+                    return ProbeReport(outcome="unknown", asked_at=asked_at, message=text)
 
     @activity.defn(name=UNDO)
     async def undo(self, request: UndoInput) -> UndoReport:
@@ -158,13 +179,15 @@ class ToolActivities:
         Raises:
             ApplicationError: Where the engine should try again; only the tool itself says that it can't be undone.
         """
-        tool, context = self._find(request.call.agent, request.tool), self._context(request.call)
+        tool = self._find(request.call.agent, request.tool)
         if tool is None or tool.compensate is None:
             raise ApplicationError("The tool has no compensation any more.", type="removed")
-        context.undoes = request.call.key.removesuffix(UNDO_SUFFIX)
-        function = functools.partial(tool.compensate, context, _returned(tool, request.content))
-        body = _bound(tool, function, request.call, context, None)
         async with heartbeats():
+            content = await self._whole(request)
+            context = self._context(request.call)  # the time that the store took is not the compensation's
+            context.undoes = request.call.key.removesuffix(UNDO_SUFFIX)
+            function = functools.partial(tool.compensate, context, _returned(tool, content))
+            body = _bound(tool, function, request.call, context, None)
             ended = await run_body(body, lambda value: _undone(value, context), context, self._toolbox, self._grace)
         match ended:
             case Returned(report):
@@ -177,6 +200,18 @@ class ToolActivities:
                 raise ApplicationError(message, type=error_type)
             case _:
                 raise ApplicationError("It did not end in time, or its worker was stopped.", type="timeout")
+
+    async def _whole(self, request: UndoInput) -> str:
+        """Return what the tool had returned; only its beginning where the store does not have the rest any more."""
+        if request.ref is None:
+            return request.content
+        try:
+            return (await self._spilling.read(request.ref)).decode()
+        except LookupError as error:
+            activity.logger.warning("undoing goes by the beginning of a result: %s", error)
+            return request.content
+        except ConnectionFailed as error:
+            raise ApplicationError(str(error), type="unavailable") from error
 
     def _find(self, agent: str, name: str) -> Tool | None:
         live = self._agents.get(agent)
@@ -238,14 +273,14 @@ def _returned(tool: Tool, content: str) -> JSON:
         return content
 
 
-def _kept(report: ToolReport, context: CallContext) -> ToolReport:
-    """Return `report` with the variables that the call has changed. It has done its work, whatever becomes of them."""
+def _kept(output: Output, context: CallContext) -> Output:
+    """Return `output` with the variables that the call has changed. It has done its work, whatever becomes of them."""
+    report = output.report
     try:
-        return report.model_copy(update={"wrote": context.wrote()})
+        return replace(output, report=report.model_copy(update={"wrote": context.wrote()}))
     except VariableError as error:
-        lost = f"What it wrote into the variables is lost. {error}"
-        note = short(f"{report.result.note} {lost}" if report.result.note else lost)
-        return report.model_copy(update={"result": report.result.model_copy(update={"note": note})})
+        result = noted(report.result, short(f"What it wrote into the variables is lost. {error}"))
+        return replace(output, report=report.model_copy(update={"result": result}))
 
 
 def _undone(value: Any, context: CallContext) -> UndoReport:
@@ -256,21 +291,28 @@ def _undone(value: Any, context: CallContext) -> UndoReport:
         return UndoReport(status="undone", message=short(f"{said} Its variables are lost. {error}".strip()))
 
 
-def _found(value: Any, request: ProbeInput, asked_at: datetime, context: CallContext) -> ProbeReport:
+FOUND = "A look-up found that it was done."
+
+
+def _found(
+    value: Any, request: ProbeInput, asked_at: datetime, context: CallContext
+) -> tuple[ProbeReport, Output | None]:
     match value:
         case Done(result):
             call = request.call
-            report = report_of_value(result, call.call_id, request.tool, call.result_limit, call.order)
-            noted = report.result.model_copy(update={"note": "A look-up found that it was done."})
-            found = _kept(report.model_copy(update={"result": noted}), context)
-            return ProbeReport(outcome="done", result=found.result, asked_at=asked_at, wrote=found.wrote)
+            output = output_of_value(result, call.call_id, request.tool, call.result_limit, call.order)
+            noted_output = replace(
+                output, report=output.report.model_copy(update={"result": noted(output.report.result, FOUND)})
+            )
+            kept = _kept(noted_output, context)
+            return ProbeReport(outcome="done", asked_at=asked_at, wrote=kept.report.wrote), kept
         case NotDone():
-            return ProbeReport(outcome="not_done", asked_at=asked_at)
+            return ProbeReport(outcome="not_done", asked_at=asked_at), None
         case Unknown():
-            return ProbeReport(outcome="unknown", asked_at=asked_at)
+            return ProbeReport(outcome="unknown", asked_at=asked_at), None
         case _:
             text = f"The probe returned {type(value).__name__}, not Done, NotDone or Unknown."
-            return ProbeReport(outcome="unknown", asked_at=asked_at, message=text)
+            return ProbeReport(outcome="unknown", asked_at=asked_at, message=text), None
 
 
 # -- what an end means, by effect --------------------------------------------------------------------------

@@ -42,6 +42,11 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def blob_ref(data: bytes) -> str:
+    """Return the reference under which the store keeps `data`: the first 32 hex digits of its SHA-256."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
 DEEPEST = 100
 """Levels of nesting that are taken from outside; beyond about 250, what was read could not be written again."""
 

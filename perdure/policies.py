@@ -142,7 +142,7 @@ class ToolSpec(Data):
         timeout: Hard deadline of one attempt.
         attempts: For `idempotent`: how often the same key is tried before the outcome is in doubt. `read` is
             tried twice, `unsafe` once.
-        result_limit: Bytes of a result that reach the model, at most 200,000; the rest is cut, and it says so.
+        result_limit: Bytes of a result that reach the model at once, at most 200,000; the rest is put away.
         asks_user: Nothing is executed: the user is asked, and the answer is the result.
         polling: It is called over and over for good reason: the loop breaker leaves it out of account.
         fallback: For `read`: the tool that is asked instead, with the same arguments, where this one is not available.
@@ -239,6 +239,29 @@ SEARCH_MEMORY = ToolSpec(
 )
 """The runtime's own tool of agents with memory."""
 
+READ_RESULT = ToolSpec(
+    name="read_result",
+    description="Read more of a tool's result of which only a part was shown.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "handle": {"type": "string", "description": "The result's handle, as it was given with the part shown."},
+            "offset": {"type": "integer", "minimum": 0, "default": 0, "description": "Byte to begin at."},
+            "limit": {"type": "integer", "minimum": 1, "default": 16_384, "description": "Bytes to read at most."},
+            "find": {
+                "type": "string",
+                "default": "",
+                "description": "Words to look for from there on: where they are is returned, with what is around them.",
+            },
+        },
+        "required": ["handle"],
+        "additionalProperties": False,
+    },
+    effect="read",
+    approval="never",
+)
+"""Lets a model read on where a result was cut. Every run has it, and its model is shown it once it is of use."""
+
 
 class AgentSpec(Data):
     """An agent as data: what a run started with, whatever is deployed later.
@@ -275,8 +298,8 @@ class AgentSpec(Data):
         return [self.model, *self.fallbacks]
 
     def tool(self, name: str) -> ToolSpec | None:
-        """Return the tool of that name, own or the runtime's, or None."""
-        return next((tool for tool in self.offered if tool.name == name), None)
+        """Return the tool of that name, one of the runtime's own behind the agent's, or None."""
+        return next((tool for tool in [*self.offered, READ_RESULT] if tool.name == name), None)
 
     def approval_policy(self, tool: ToolSpec) -> str:
         """Return what holds for `tool`: the agent's word on it, else the tool's own, else the default."""

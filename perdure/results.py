@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from perdure.messages import RunResult, ToolResult
+from perdure.policies import READ_RESULT
 from perdure.reports import ToolReport
+
+RESULT_LIMIT = 65_536
+"""Bytes of a result that reach the model, where its tool does not say otherwise."""
+KEEPING = timedelta(minutes=5)
+"""How long a store may be away while something that a tool needs is put there or read, before it does without."""
 
 _LARGEST_RESULT = 1_500_000
 """Bytes: a workflow's return value over 2 MB can't be recorded and would wedge the run."""
@@ -82,14 +90,32 @@ def preview(text: str, limit: int) -> tuple[str, int | None]:
     return data[:limit].decode("utf-8", "ignore"), len(data)
 
 
-def report_of_value(value: Any, call_id: str, name: str, limit: int, order: int | None) -> ToolReport:
-    """Return the report of a tool that returned `value`."""
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a tool returned: how it is reported, and the whole of it where that has only the beginning."""
+
+    report: ToolReport
+    whole: bytes | None = None
+
+
+def output_of_value(value: Any, call_id: str, name: str, limit: int, order: int | None) -> Output:
+    """Return what becomes of the `value` that a tool returned; more than `limit` bytes are left to be put away."""
     text, note = as_text(value)
     content, size = preview(text, limit)
     result = ToolResult(
         call_id=call_id, name=name, status="ok", content=content, size=size, note=note, execution_order=order
     )
-    return ToolReport(result=result)
+    return Output(ToolReport(result=result), None if size is None else text.encode())
+
+
+def report_of_value(value: Any, call_id: str, name: str, limit: int, order: int | None) -> ToolReport:
+    """Return the report of a `value` of which the rest beyond `limit` bytes is kept nowhere."""
+    return output_of_value(value, call_id, name, limit, order).report
+
+
+def noted(result: ToolResult, note: str) -> ToolResult:
+    """Return `result` with one more note to the model."""
+    return result.model_copy(update={"note": f"{result.note} {note}" if result.note else note})
 
 
 def render_result(result: ToolResult) -> str:
@@ -103,7 +129,8 @@ def render_result(result: ToolResult) -> str:
         lines = [result.content]
         if result.size is not None:
             shown = len(result.content.encode("utf-8", "surrogatepass"))
-            lines.append(f"[Cut: {shown} of {result.size} bytes are shown.]")
+            more = f'; {READ_RESULT.name}("{result.ref}", offset={shown}) gives more' if result.ref else ""
+            lines.append(f"[Cut: {shown} of {result.size} bytes are shown{more}.]")
         if result.note:
             lines.append(f"[Note: {result.note}]")
         return "\n".join(lines)

@@ -114,6 +114,8 @@ class DoneEffect(BaseModel):
     """An effect that was done and can be undone: what that needs, and what became of it.
 
     Attributes:
+        content: What the tool returned, as text; only the beginning of it where there is a `ref`.
+        ref: The blob that holds the whole of a large one.
         before: Whether it was undone before the run was resumed, and the model has been told.
     """
 
@@ -124,6 +126,7 @@ class DoneEffect(BaseModel):
     key: str
     arguments: dict[str, JSON] = Field(default_factory=dict)
     content: str = ""
+    ref: str | None = None
     order: int
     status: Literal["done", "undoing", "undone", "failed", "not_known"] = "done"
     message: str | None = None

@@ -32,6 +32,7 @@ def note(state: RunState, call: CallState, result: ToolResult) -> None:
             key=call.key,
             arguments=call.arguments,
             content=result.content,
+            ref=result.ref,
             order=call.order,
             status="done" if result.status == "ok" else "not_known",
             message=None if result.status == "ok" else result.message,

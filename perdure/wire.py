@@ -172,11 +172,12 @@ class ProbeInput(Data):
 
 
 class UndoInput(Data):
-    """An effect to be undone. `call.key` is the undoing's own key; `content` is what the call gave, as text."""
+    """An effect to be undone. `call.key` is the undoing's own key; `content` and `ref` as in `DoneEffect`."""
 
     tool: str
     call: ToolInput
     content: str = ""
+    ref: str | None = None
 
 
 class JudgeInput(Data):

@@ -13,6 +13,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityHandle
 from perdure.messages import JSON
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
+from perdure.results import KEEPING, report_of_value
 from perdure.state import CallState, DoneEffect
 from perdure.wire import (
     ARCHIVE,
@@ -71,7 +72,7 @@ async def tool(
     common: dict[str, Any] = {
         "activity_id": call.position,
         "result_type": ToolReport,
-        "start_to_close_timeout": spec.timeout * (2 if spec.fallback else 1) + _SLACK,
+        "start_to_close_timeout": spec.timeout * (2 if spec.fallback else 1) + KEEPING + _SLACK,
         "retry_policy": _tries(spec),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         "summary": _summary(call),
@@ -104,8 +105,6 @@ async def _outcome(handle: ActivityHandle[Any]) -> Any:
 
 
 async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
-    from perdure.results import report_of_value
-
     assert spec.remote is not None  # noqa: S101 - the caller looked
     arguments = dict(call.arguments)
     if spec.remote.key_argument:
@@ -171,7 +170,7 @@ async def probe(
         ),
         activity_id=f"{call.position}?{number}",
         result_type=ProbeReport,
-        start_to_close_timeout=spec.timeout + _SLACK,
+        start_to_close_timeout=spec.timeout + KEEPING + _SLACK,
         heartbeat_timeout=heartbeat,
         retry_policy=_FOREVER,
         cancellation_type=ActivityCancellationType.TRY_CANCEL,
@@ -197,10 +196,10 @@ async def undo(
     )
     report: UndoReport = await workflow.start_activity(
         UNDO,
-        UndoInput(tool=spec.name, call=call, content=effect.content),
+        UndoInput(tool=spec.name, call=call, content=effect.content, ref=effect.ref),
         activity_id=f"undo {effect.position}",
         result_type=UndoReport,
-        start_to_close_timeout=spec.timeout + _SLACK,
+        start_to_close_timeout=KEEPING + spec.timeout + _SLACK,
         heartbeat_timeout=heartbeat,
         retry_policy=RetryPolicy(
             initial_interval=timedelta(seconds=1),

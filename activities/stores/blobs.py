@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 
@@ -13,6 +12,7 @@ from perdure.activities.stores import Owner
 from perdure.activities.stores.database import Database, whole
 from perdure.activities.stores.places import Place
 from perdure.activities.stores.tables import BLOBS, OWNERS, PARTS
+from perdure.messages import blob_ref
 
 _PART = 1024 * 1024
 """Bytes in a row: each statement stays short, however large a blob is."""
@@ -34,7 +34,7 @@ class SQLBlobs(Database):
     @whole
     async def put(self, data: bytes, owner: Owner) -> str:
         """See `Blobs.put`."""
-        ref = hashlib.sha256(data).hexdigest()[:32]
+        ref = blob_ref(data)
         if self._place:
             await self._keep(self._place, ref, data)
         async with self._writing() as connection:
@@ -59,7 +59,7 @@ class SQLBlobs(Database):
             data = await self._at(place).read(ref)
         if data is None:
             raise LookupError(f"The store does not have blob {ref} (any more).")
-        if hashlib.sha256(data).hexdigest()[:32] != ref:
+        if blob_ref(data) != ref:
             raise LookupError(f"Blob {ref} of the store is damaged: its bytes are not those that were kept.")
         return data
 
