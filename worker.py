@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -23,18 +22,17 @@ from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.model import ModelActivities
 from perdure.activities.spilling import Spilling
-from perdure.activities.stores import CatalogueEntry, open_store, segments, store_url
+from perdure.activities.stores import Catalogue, CatalogueEntry, segments, store_of
+from perdure.activities.stores.patience import patiently
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.agents import Agent
 from perdure.engine import search_attributes
-from perdure.errors import AgentError, ConnectionFailed
+from perdure.errors import AgentError
 from perdure.settings import Settings
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
-
-_log = logging.getLogger("perdure.worker")
 
 _STICKY = timedelta(seconds=2)
 """How long a run waits for the worker that had it in memory; the engine's default of 10 s delays every recovery."""
@@ -64,7 +62,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     _check_providers(agents, settings)
     await search_attributes.ensure(client)
     async with (
-        contextlib.aclosing(open_store(store_url(settings))) as store,
+        contextlib.aclosing(store_of(settings)) as store,
         Toolbox(by_name, client, settings.threads) as toolbox,
     ):
         conversations = Conversations(settings.cache_bytes, partial(segments.read, store))
@@ -76,7 +74,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             *_model_workers(client, task_queue, models, by_name, settings),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop:
-            announcing = asyncio.create_task(_announce(client.namespace, by_name, task_queue, settings))
+            announcing = asyncio.create_task(_announce(store, client.namespace, by_name, task_queue))
             try:
                 yield stop
             finally:
@@ -175,7 +173,7 @@ def _common(settings: Settings) -> dict[str, Any]:
     }
 
 
-async def _announce(namespace: str, agents: Mapping[str, Agent], task_queue: str, settings: Settings) -> None:
+async def _announce(store: Catalogue, namespace: str, agents: Mapping[str, Agent], task_queue: str) -> None:
     """Say in the store's catalogue who is served here; a store that is down delays that, and nothing else."""
     now = datetime.now(UTC)
     entries = [
@@ -190,17 +188,5 @@ async def _announce(namespace: str, agents: Mapping[str, Agent], task_queue: str
         )
         for agent in agents.values()
     ]
-
-    async def announce() -> None:
-        async with contextlib.aclosing(open_store(store_url(settings))) as store:
-            await store.announce_all(namespace, task_queue, entries)
-
-    while True:
-        try:
-            # On a loop of its own, which nobody cancels: a connection that is cut off while it opens is never closed.
-            await asyncio.to_thread(lambda: asyncio.run(announce()))
-        except ConnectionFailed as error:
-            _log.warning("agents are served, but not listed yet: %s", error)
-            await asyncio.sleep(5)
-        else:
-            return
+    announce = partial(store.announce_all, namespace, task_queue, entries)
+    await patiently(announce, meanwhile="agents are served, but not listed yet")

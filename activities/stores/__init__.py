@@ -275,11 +275,19 @@ class Memories(Protocol):
 
 
 class Store(Catalogue, Blobs, Archive, Sessions, Memories, Protocol):
-    """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down."""
+    """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down; see `patience`.
+
+    A method goes on to its end where its caller is cancelled; each may be repeated.
+    """
 
     async def aclose(self) -> None:
         """Release connections; afterwards the store can't be used."""
         ...
+
+
+def store_of(settings: Settings) -> Store:
+    """Return the store that `settings` lead to; see `open_store`."""
+    return open_store(store_url(settings))
 
 
 def store_url(settings: Settings) -> str:

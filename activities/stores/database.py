@@ -75,9 +75,12 @@ class Database:
         return await asyncio.shield(task)
 
     async def aclose(self) -> None:
-        """See `Store.aclose`."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """See `Store.aclose`. What is under way gets `PATIENCE` to end."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=PATIENCE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await self._engine.dispose()
 
     def _end(self, task: asyncio.Task[Any]) -> None:

@@ -140,11 +140,11 @@ async def _attributes(client: Client) -> Finding:
 async def _store(settings: Settings, client: Client | None) -> tuple[list[CatalogueEntry], Finding]:
     from sqlalchemy import make_url
 
-    from perdure.activities.stores import open_store, store_url
+    from perdure.activities.stores import store_of, store_url
 
     address = store_url(settings)
     try:
-        store = open_store(address)
+        store = store_of(settings)
         try:
             entries = await store.agents(client.temporal.namespace if client else None)
         finally:

@@ -51,9 +51,9 @@ async def catalogue(client: Client) -> list[CatalogueEntry]:
     Raises:
         ConnectionFailed: If the store can't be used.
     """
-    from perdure.activities.stores import open_store, store_url
+    from perdure.activities.stores import store_of
 
-    store = open_store(store_url(client.settings))
+    store = store_of(client.settings)
     try:
         return await store.agents(client.temporal.namespace)
     finally:
