@@ -38,7 +38,17 @@ from perdure.messages import (
     Usage,
     UserMessage,
 )
-from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Price, Remote, ToolSpec
+from perdure.policies import (
+    AgentSpec,
+    Approval,
+    Limits,
+    MemoryPolicy,
+    ModelSettings,
+    Price,
+    Remote,
+    ToolSpec,
+    VariablesSpec,
+)
 
 PROBLEM = Problem(error_type="invalid_json", message="line 1", suggestion="quote it")
 CALL = ToolCall(id="c1", name="look", arguments={"a": None, "b": [0, "", {"c": False}]}, problem=PROBLEM, ask="costly")
@@ -60,6 +70,8 @@ SAMPLES: list[Data] = [
     Compaction(role="compaction", covers=2, summary="short", shortened=3),
     Segment(ref="0" * 32, length=3, records=1, head="a"),
     SegmentBody(entries=[Compaction(role="compaction")], records=[CallRecord(position="1.1", name="t", status="ok")]),
+    MemoryPolicy(scopes=["tenant"], recall=3, model="m:m"),
+    VariablesSpec(json_schema={"type": "object"}, initial={"a": 1}, show=["a"]),
     TextPart(kind="text", text=""),
     ImagePart(kind="image", url="https://example.com/a.png", detail="low"),
     FilePart(kind="file", filename="a.pdf", data="aGk="),

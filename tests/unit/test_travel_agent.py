@@ -35,6 +35,7 @@ class Context:
     deadline: datetime = datetime.now(UTC) + timedelta(seconds=10)
     cancelled: bool = False
     undoes: str = ""
+    vars: Any = None
 
     async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Any]]) -> Any:
         raise NotImplementedError
