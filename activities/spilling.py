@@ -10,6 +10,7 @@ from typing import TypeVar
 from temporalio import activity
 
 from perdure.activities.stores import Blobs, run_owner
+from perdure.activities.stores.patience import patiently
 from perdure.errors import ConnectionFailed
 from perdure.messages import ToolResult
 from perdure.results import KEEPING, noted, words
@@ -17,9 +18,6 @@ from perdure.results import KEEPING, noted, words
 T = TypeVar("T")
 
 NOT_KEPT = "The rest could not be kept, and can't be read: the store was away."
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-"""Seconds between two tries: the first pause, which doubles, and the longest one."""
 _LAST_SECONDS = 2.0
 """How long it may take yet where the run is cancelled, or the worker stops."""
 
@@ -63,30 +61,23 @@ class Spilling:
 
     async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
         """Return what `act` does as soon as it succeeds. A cancellation leaves it a moment, and is not passed on."""
-        failures: list[str] = []
-        work = asyncio.create_task(_again_and_again(act, failures))
+        work = asyncio.create_task(patiently(lambda: _asked(act), meanwhile="a tool's result waits for the store"))
         try:
             await asyncio.wait({work}, timeout=_LAST_SECONDS if activity.is_cancelled() else self._patience)
         except asyncio.CancelledError:
             await asyncio.wait({work}, timeout=_LAST_SECONDS)
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work}, timeout=_LAST_SECONDS)
-            raise ConnectionFailed(failures[-1] if failures else "The store does not answer.")
-        return work.result()
+        if work.done():
+            return work.result()
+        work.cancel()
+        await asyncio.wait({work}, timeout=_LAST_SECONDS)
+        raise ConnectionFailed("The store does not answer.")
 
 
-async def _again_and_again(act: Callable[[], Awaitable[T]], failures: list[str]) -> T:
-    """Return what `act` does, once it does not fail for reasons that may pass; `failures` collects those."""
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            return await act()
-        except LookupError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a full disk, a network, a server that is restarted
-            if not failures:
-                activity.logger.warning("the store is away, and is waited for: %s", error)
-            failures.append(words(error))
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _LONGEST_PAUSE)
+async def _asked(act: Callable[[], Awaitable[T]]) -> T:
+    """Return what `act` does; whatever else ails a store is taken for its absence."""
+    try:
+        return await act()
+    except (LookupError, ConnectionFailed):
+        raise
+    except Exception as error:
+        raise ConnectionFailed(words(error)) from error

@@ -9,6 +9,7 @@ from typing import Literal
 
 from perdure import staging
 from perdure.messages import (
+    Answer,
     CallRecord,
     Decision,
     DecisionRecord,
@@ -198,7 +199,12 @@ def _settled_done(state: RunState, call: CallState, settlement: Settlement) -> T
     assert tool is not None  # noqa: S101 - only known tools were executed
     result = "It was done." if settlement.result in (None, "") else settlement.result
     report = report_of_value(result, call.call.id, call.call.name, tool.result_limit, call.order)
-    return report.result.model_copy(update={"note": note})
+    return referring(report.result, settlement).model_copy(update={"note": note})
+
+
+def referring(result: ToolResult, said: Settlement | Answer) -> ToolResult:
+    """Return the `result` that a person gave, with the place of the whole where they gave only the beginning."""
+    return result.model_copy(update={"ref": said.ref, "size": said.size}) if said.ref else result
 
 
 # -- alarms: reminders and expiry --------------------------------------------------------------------------

@@ -153,7 +153,8 @@ def _answer(state: RunState, answer: Answer) -> None:
     assert call is not None  # noqa: S101 - `check` found it
     tool = state.spec.tool(call.call.name)
     assert tool is not None  # noqa: S101 - unknown tools were refused
-    close(state, call, report_of_value(answer.text, call.call.id, tool.name, tool.result_limit, None).result)
+    given = report_of_value(answer.text, call.call.id, tool.name, tool.result_limit, None).result
+    close(state, call, approvals.referring(given, answer))
 
 
 def _resume(state: RunState, add: Additions) -> None:

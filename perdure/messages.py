@@ -414,12 +414,15 @@ class Settlement(Data):
         call: The call's position or id.
         outcome: `done` (with `result`), `not-done`, or `retry` with the same idempotency key.
         result: For `done`: what the tool would have returned, if known.
+        ref: Where `result` is only the beginning of a text: the blob that holds the whole, of `size` bytes.
         id: As for `Decision`.
     """
 
     call: str
     outcome: Literal["done", "not-done", "retry"]
     result: JSON = None
+    ref: str | None = None
+    size: int | None = None
     by: str = "unknown"
     reason: str = ""
     id: str = ""
@@ -431,11 +434,14 @@ class Answer(Data):
     Attributes:
         text: The answer: it becomes the call's result.
         call: The call's position or id; "" where only one question is open.
+        ref: Where `text` is only the beginning: the blob that holds the whole, of `size` bytes.
         id: As for `Decision`.
     """
 
     text: str
     call: str = ""
+    ref: str | None = None
+    size: int | None = None
     by: str = "unknown"
     id: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.control import Wanted
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunNotFound
 from perdure.messages import JSON, Answer, Content, Decision, Pause, Receipt, Saying, Settlement
+from perdure.results import RESULT_LIMIT, output_of_value
 from perdure.wire import ANSWER, DECIDE, PAUSE, SAY, SETTLE, RunRequest
 
 if TYPE_CHECKING:
@@ -97,11 +99,24 @@ class Speaking:
         by: str | None = None,
         reason: str = "",
     ) -> Receipt:
-        """Say what became of a call in doubt. Errors as for `approve`."""
-        settlement = Settlement(
-            call=call, outcome=outcome, result=result, by=by or whoami(), reason=reason, id=new_id()
-        )
+        """Say what became of a call in doubt. Errors as for `approve`.
+
+        A large `result` is put into the store; `ConnectionFailed` if that can't be used.
+        """
+        given = {"result": result} if result is None else await self._put_away("result", result)
+        settlement = Settlement(call=call, outcome=outcome, by=by or whoami(), reason=reason, id=new_id(), **given)
         return await self._update(SETTLE, settlement)
+
+    async def _put_away(self, name: str, value: JSON) -> dict[str, Any]:
+        """Return what is sent of a `value`: of a large one the beginning, and where the store has the whole of it."""
+        output = output_of_value(value, "", "", RESULT_LIMIT, None)
+        if output.whole is None:
+            return {name: value}
+        from perdure.activities.stores import run_owner, store_of
+
+        async with aclosing(store_of(self._client.settings)) as store:
+            ref = await store.put(output.whole, run_owner(self._client.temporal.namespace, self.id))
+        return {name: output.report.result.content, "ref": ref, "size": len(output.whole)}
 
     async def say(self, content: Content, *, now: bool = False, by: str | None = None) -> Receipt:
         """Tell the agent something: it reaches the model before its next turn, also while calls wait for people.
@@ -125,7 +140,7 @@ class Speaking:
         """Answer a question that the model has put with `ask_user`: the answer is that call's result.
 
         Args:
-            text: The answer.
+            text: The answer. A long one is put into the store.
             call: Position (`2.1`) or id; "" where only one question is open.
             by: Who answers. Default: user and host.
 
@@ -137,7 +152,8 @@ class Speaking:
             raise DecisionRejected(
                 "The answer is empty: write one, or withdraw the question with `perdure say`.", "empty"
             )
-        return await self._update(ANSWER, Answer(text=text, call=call, by=by or whoami(), id=new_id()))
+        given = await self._put_away("text", text)
+        return await self._update(ANSWER, Answer(call=call, by=by or whoami(), id=new_id(), **given))
 
     async def pause(self, *, reason: str = "", by: str | None = None) -> Receipt:
         """Let what runs finish and start nothing new, until `resume`. What people decide is still taken meanwhile.

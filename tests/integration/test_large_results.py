@@ -7,12 +7,12 @@ import re
 import pytest
 
 from perdure import worker
-from perdure.activities.stores import open_store, store_url
+from perdure.activities.stores import store_of
 from perdure.errors import ConnectionFailed
 from perdure.messages import ToolMessage, blob_ref
 from perdure.policies import Limits
 from perdure.results import render_result
-from perdure.tools import Done, tool
+from perdure.tools import Done, ask_user, tool
 
 ROOM = Limits(input_tokens=None)
 
@@ -56,7 +56,7 @@ async def history(stage, handle):
 
 
 async def stored(stage, ref):
-    store = open_store(store_url(stage.client.settings))
+    store = store_of(stage.client.settings)
     try:
         return await store.get(ref)
     finally:
@@ -155,8 +155,8 @@ class Away:
 @pytest.fixture
 def away(monkeypatch, stage_settings):
     """The store of the workers that are served from now on."""
-    store = Away(open_store(store_url(stage_settings)))
-    monkeypatch.setattr(worker, "open_store", lambda url: store if url else None)
+    store = Away(store_of(stage_settings))
+    monkeypatch.setattr(worker, "store_of", lambda _: store)
     return store
 
 
@@ -260,6 +260,34 @@ async def test_a_compensation_is_given_all_that_the_tool_returned(stage):
     done = await stage.end(handle)
     assert given == [{"book": BOOK}]
     assert [one.status for one in done.result.undone] == ["undone"]
+
+
+# -- what a person says -----------------------------------------------------------------------------------------
+
+
+async def test_a_large_result_that_a_person_gives_is_kept_as_well(stage):
+    @tool
+    def act() -> str:
+        """Act."""
+        raise OSError
+
+    handle = await stage.start([{"calls": [{"name": "act"}]}, reading(limit=65_536), "x"], [act], limits=ROOM)
+    await stage.until(handle, "in_doubt")
+    await handle.settle("1.1", "done", result={"book": BOOK})
+    done = await stage.end(handle)
+    whole = json.dumps({"book": BOOK}, ensure_ascii=False)
+    assert [result.status for result in done.results] == ["ok", "ok"]
+    assert done.results[0].size == len(whole.encode())
+    assert whole.startswith(done.results[0].content + done.results[1].content)
+
+
+async def test_a_long_answer_to_a_question_is_kept_as_well(stage):
+    asking = {"calls": [{"name": "ask_user", "arguments": {"question": "Which book?"}}]}
+    handle = await stage.start([asking, reading(limit=65_536), "x"], [ask_user], limits=ROOM)
+    await stage.until_status(handle, "waiting_input")
+    await handle.answer(BOOK)
+    done = await stage.end(handle)
+    assert BOOK.startswith(done.results[0].content + done.results[1].content)
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------

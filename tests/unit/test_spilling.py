@@ -115,5 +115,5 @@ async def test_what_was_kept_is_read_once_the_store_is_back_and_what_is_gone_is_
     with pytest.raises(LookupError):
         await ActivityEnvironment().run(Spilling(store, LATE).read, "other")
     store.left = float("inf")
-    with pytest.raises(ConnectionFailed, match="The store is away"):
+    with pytest.raises(ConnectionFailed, match="does not answer"):
         await ActivityEnvironment().run(Spilling(store, SOON).read, "ref")
