@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from sqlalchemy import URL, Connection, Table, event, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from perdure.activities.stores import schema
@@ -104,42 +104,67 @@ class Database:
     @asynccontextmanager
     async def _reading(self) -> AsyncGenerator[AsyncConnection | None]:
         """Yield a connection that sees the store at one moment; None where there is none: readers make none."""
-        if not self._ready and self.file and not self.file.exists():
-            yield None
-            return
-        async with self._connected(self._engine) as connection:
-            yield connection
+        with self._said():
+            there = await self._prepare(make=False)
+            if not there:
+                yield None
+                return
+            async with self._engine.begin() as connection:
+                yield connection
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[AsyncConnection]:
         """Yield a connection in a transaction that is kept if the block ends well."""
-        async with self._connected(self._writer) as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def _connected(self, engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
-        """Whatever the database does becomes one sentence."""
-        try:
-            if not self._ready:
-                await self._prepare()
-            async with engine.begin() as connection:
+        with self._said():
+            await self._prepare(make=True)
+            async with self._writer.begin() as connection:
                 yield connection
+
+    @contextmanager
+    def _said(self) -> Generator[None]:
+        """Say in one sentence what a database does."""
+        try:
+            yield
         except DataError as error:
             raise ValueError(f"The store can't keep that: {_reason(error)}.") from error
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             raise ConnectionFailed(f"The store at {self.url} can't be used: {_reason(error)}.") from error
 
-    async def _prepare(self) -> None:
-        """Make or upgrade the tables; any number of workers may do so at once."""
+    async def _prepare(self, *, make: bool) -> bool:
+        """Upgrade the tables, or, with `make`, make them if there are none; return whether there are any now.
+
+        Any number of workers may do so at once.
+        """
+        if self._ready:
+            return True
         async with self._preparing:
-            if self._ready:
-                return
-            if self.file:
+            if self.file and not self.file.exists():
+                if not make:
+                    return False
                 self.file.parent.mkdir(parents=True, exist_ok=True)
-            async with self._writer.begin() as connection:
-                await self._lock(connection)
-                await connection.run_sync(schema.upgrade)
+            async with self._engine.begin() as connection:
+                found = await connection.run_sync(schema.version)
+            if found is None and not make:
+                return False
+            if schema.is_older(found):
+                async with self._writer.begin() as connection:
+                    await self._lock(connection)
+                    found = await connection.run_sync(schema.upgrade)
+            if found != schema.HEAD:
+                raise ConnectionFailed(
+                    f"The store at {self.url} is of a newer Perdure (its tables have version {found}; here "
+                    f"{schema.HEAD} is the newest): upgrade perdure here, or set PERDURE_STORE to another store."
+                )
+            await self._tune()
             self._ready = True
+            return True
+
+    async def _tune(self) -> None:
+        """Have readers and writers of a file not wait for each other; while somebody uses it, another time will do."""
+        if self.file:
+            async with self._engine.execution_options(begin="").connect() as connection:
+                with suppress(OperationalError):
+                    await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
 
 
 def _engine(url: str) -> tuple[URL, AsyncEngine]:
@@ -162,7 +187,8 @@ def _engine(url: str) -> tuple[URL, AsyncEngine]:
 
 def _begin(connection: Connection) -> None:
     """Begin as the engine says: the driver itself would begin with the first write, and then be refused the lock."""
-    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+    if begin := connection.get_execution_options().get("begin", "BEGIN"):
+        connection.exec_driver_sql(begin)
 
 
 def _reason(error: Exception) -> str:

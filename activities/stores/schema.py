@@ -1,25 +1,50 @@
-"""The store's tables, made by whoever uses them first."""
+"""Which version a store's tables are of, and how they become the newest."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, text
-from sqlalchemy.schema import CreateIndex, CreateTable
+from itertools import takewhile
+from pathlib import Path
 
-from perdure.activities.stores.tables import METADATA
+from sqlalchemy import Connection, inspect, text
+
+HEAD = "2"
+"""The newest version; each is a step in `migrations`."""
+VERSIONS = "perdure_version"
+"""The table that says which one a store has; alembic writes it."""
+_FIRST = "perdure_catalogue"
 
 
-def upgrade(connection: Connection) -> None:
-    """Make what is missing."""
-    for table in METADATA.sorted_tables:
-        connection.execute(CreateTable(table, if_not_exists=True))
-        for index in table.indexes:
-            connection.execute(CreateIndex(index, if_not_exists=True))
-    if connection.dialect.name == "sqlite":
-        connection.execute(text("CREATE VIRTUAL TABLE IF NOT EXISTS perdure_fact_terms USING fts5(terms)"))
-    else:
-        connection.execute(
-            text("CREATE TABLE IF NOT EXISTS perdure_fact_terms (number integer PRIMARY KEY, terms tsvector NOT NULL)")
-        )
-        connection.execute(
-            text("CREATE INDEX IF NOT EXISTS perdure_fact_terms_terms ON perdure_fact_terms USING gin (terms)")
-        )
+def version(connection: Connection) -> str | None:
+    """Return the version of a store's tables: "" of before there were versions, None if there are no tables."""
+    tables = inspect(connection)
+    if tables.has_table(VERSIONS):
+        return str(connection.scalar(text(f"SELECT version_num FROM {VERSIONS}")))  # noqa: S608
+    return "" if tables.has_table(_FIRST) else None
+
+
+def is_older(found: str | None) -> bool:
+    """Return whether `upgrade` has something to do for a store of that version."""
+    return not found or found in {str(number) for number in range(1, int(HEAD))}
+
+
+def upgrade(connection: Connection) -> str | None:
+    """Take the steps that are missing, within the transaction: all of them or none; return the version it is of now.
+
+    Nobody else may be at it meanwhile; who was before left nothing to do, or what is_older does not know.
+    """
+    found = version(connection)
+    if not is_older(found):
+        return found
+    from alembic.migration import MigrationContext  # seldom needed, and 0.2 s to import
+    from alembic.operations import Operations
+    from alembic.script import ScriptDirectory
+
+    folder = str(Path(__file__).with_name("migrations"))
+    script = ScriptDirectory(folder, version_locations=[folder])
+    context = MigrationContext.configure(connection, opts={"version_table": VERSIONS})
+    missing = list(takewhile(lambda step: step.revision != found, script.walk_revisions()))  # the newest first
+    with Operations.context(context):
+        for step in reversed(missing):
+            step.module.upgrade()
+    context.stamp(script, HEAD)
+    return HEAD

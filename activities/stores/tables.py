@@ -1,4 +1,7 @@
-"""The tables of the store in SQL. What is searched for has a column; the rest of a thing is JSON, so it can grow."""
+"""The tables of the store in SQL. What is searched for has a column; the rest of a thing is JSON, so it can grow.
+
+A change here is a further step in `migrations`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Column,
     DateTime,
     Dialect,
@@ -52,7 +56,7 @@ BLOBS = Table(
     "perdure_blobs",
     METADATA,
     Column("ref", String, primary_key=True),
-    Column("size", Integer, nullable=False),
+    Column("size", BigInteger, nullable=False),
     Column("place", String, nullable=False),  # where its bytes are; see `places`
     Column("used_at", UTCDateTime, nullable=False),  # when it was last put or owned, or lost an owner
     Index("perdure_blobs_used_at", "used_at"),
