@@ -20,6 +20,7 @@ from perdure.activities.afterwards import Afterwards
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
+from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.spilling import Spilling
 from perdure.activities.stores import Catalogue, CatalogueEntry, segments, store_of
@@ -65,12 +66,14 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         contextlib.aclosing(store_of(settings)) as store,
         Toolbox(by_name, client, settings.threads) as toolbox,
     ):
-        conversations = Conversations(settings.cache_bytes, partial(segments.read, store))
+        load = partial(segments.read, store)
+        conversations = Conversations(settings.cache_bytes, load)
+        recollection = Recollection(store, by_name, conversations, load)
         edge = Edge(settings)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
-        tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store))
+        tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection)
         workers = [
-            _worker(client, task_queue, models, tools, Afterwards(client, store), settings),
+            _worker(client, task_queue, models, tools, recollection, Afterwards(client, store), settings),
             *_model_workers(client, task_queue, models, by_name, settings),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop:
@@ -94,7 +97,7 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
 
 def _check_providers(agents: Sequence[Agent], settings: Settings) -> None:
     for agent in agents:
-        for model in agent.spec.models:
+        for model in [*agent.spec.models, *agent.spec.writers]:
             if problem := providers.strange([model]):
                 raise AgentError(f"Agent {agent.name!r}: model {model!r}: {problem}")
     if problem := providers.strange(settings.model_rate):
@@ -122,6 +125,7 @@ def _worker(
     task_queue: str,
     models: ModelActivities,
     tools: ToolActivities,
+    recollection: Recollection,
     afterwards: Afterwards,
     settings: Settings,
 ) -> Worker:
@@ -132,7 +136,7 @@ def _worker(
         workflows=[AgentWorkflow, AfterwardsWorkflow],
         activities=[
             *(models.model, models.judge, tools.probe, tools.undo, tools.tool, cancel_run),
-            afterwards.archive,
+            *(recollection.recall, afterwards.archive),
         ],
         # Only our own workflow code runs here; the linter and the replay tests keep it deterministic. See ADR 2.
         workflow_runner=UnsandboxedWorkflowRunner(),

@@ -113,7 +113,7 @@ def _judge_reading(call: ToolCall, handles: Sequence[str]) -> ToolCall:
 
 
 def _unknown(name: str, spec: AgentSpec) -> Problem:
-    known = [tool.name for tool in spec.tools]
+    known = [tool.name for tool in spec.offered]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     listed = f"The tools are: {', '.join(known)}." if known else "There are no tools."

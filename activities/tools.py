@@ -21,6 +21,7 @@ from perdure.activities.breakers import breaker_of
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import given_up, heartbeats
+from perdure.activities.memory import Recollection
 from perdure.activities.outages import LATER, Outages, failure
 from perdure.activities.reading import read_result
 from perdure.activities.spilling import Spilling
@@ -49,6 +50,7 @@ class ToolActivities:
         conversations: Told of each result, so that the next model call finds it in memory.
         settings: `cancel_grace`, and `breaker_…` for tools that only read.
         spilling: Where large results go.
+        recollection: What `search_memory` asks.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ToolActivities:
         conversations: Conversations,
         settings: Settings,
         spilling: Spilling,
+        recollection: Recollection,
     ) -> None:
         self._agents = agents
         self._toolbox = toolbox
@@ -65,6 +68,7 @@ class ToolActivities:
         self._spilling = spilling
         self._grace = settings.cancel_grace.total_seconds()
         self._outages = Outages(lambda: breaker_of(settings))
+        self._recollection = recollection
 
     @activity.defn(dynamic=True)
     async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:
@@ -79,6 +83,8 @@ class ToolActivities:
     async def _report(self, tool: Tool | None, call: ToolInput, name: str) -> ToolReport:
         if tool is None and name == READ_RESULT.name:
             return await read_result(call, self._spilling)
+        if tool is None and call.circle:
+            return await self._recollection.search(call, name)
         context = self._context(call)
         ended = await self._asked(tool, call, context, name)
         instead = await self._instead(tool, call, ended, name)

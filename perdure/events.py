@@ -46,6 +46,14 @@ class WorkerTookOver(EventBase):
     worker: str
 
 
+class Recalled(EventBase):
+    """What is remembered was looked up: so many `facts` are told. `problem` says why nothing could be."""
+
+    type: Literal["recalled"]
+    facts: int = 0
+    problem: str = ""
+
+
 class ModelStarted(EventBase):
     """The model is being asked; `answer_only` if it may not call tools any more."""
 
@@ -275,6 +283,7 @@ class RunFinished(EventBase):
 Event = Annotated[
     RunStarted
     | WorkerTookOver
+    | Recalled
     | ModelStarted
     | ModelFinished
     | ModelFailed

@@ -301,6 +301,13 @@ class AgentSpec(Data):
         """Return the tool of that name, one of the runtime's own behind the agent's, or None."""
         return next((tool for tool in [*self.offered, READ_RESULT] if tool.name == name), None)
 
+    @property
+    def writers(self) -> list[str]:
+        """The models that pick out what is remembered, in the order in which they are asked; none without memory."""
+        if self.memory is None or not self.memory.remember:
+            return []
+        return [self.memory.model] if self.memory.model else self.models
+
     def approval_policy(self, tool: ToolSpec) -> str:
         """Return what holds for `tool`: the agent's word on it, else the tool's own, else the default."""
         return self.approval.tools.get(tool.name) or tool.approval or self.approval.default

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from perdure.messages import JSON, AssistantMessage, Data, Problem, ToolResult, Usage
+from perdure.messages import JSON, AssistantMessage, Data, Problem, ToolResult, Usage, UserMessage
 
 
 class ModelTurn(Data):
@@ -65,6 +65,13 @@ class UndoReport(Data):
     status: Literal["undone", "failed"]
     message: str = ""
     wrote: dict[str, JSON] = Field(default_factory=dict)
+
+
+class RecallReport(Data):
+    """What is remembered: the message that says it, or why nothing could be looked up; None and "" where nothing is."""
+
+    message: UserMessage | None = None
+    problem: str = ""
 
 
 class Judgement(Data):

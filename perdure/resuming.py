@@ -31,7 +31,8 @@ def carried_on(state: RunState, more: Additions) -> RunState:
     A call that was under way when the run ended is in doubt, or starts again if it only reads. The loop breaker's
     counters stay; a run that it ended may go one round more before calls are refused again.
     """
-    changed = {"limits": more.to(state.limits), **_AFRESH}
+    recall = state.recall if state.recall == "done" else ""
+    changed = {"limits": more.to(state.limits), "recall": recall, **_AFRESH}
     resumed = state.model_copy(deep=True, update=changed)
     resumed.borrowing = state.borrowing.model_copy(update={"over": False, "unfit": False})
     if state.closing:

@@ -268,6 +268,7 @@ class RunState(BaseModel):
             its context, continues as new, and is archived at its end.
         before: The part of the transcript, and of the records, that was put away; `messages` and `records` come after.
         variables: What tools have written for each other and for the model; see `Agent(variables=…)`.
+        recall: Whether the model has been told what is remembered.
         began: When its first execution started; None in one that has neither continued as new nor been resumed so.
     """
 
@@ -286,6 +287,7 @@ class RunState(BaseModel):
     user: str = ""
     tenant: str = ""
     began: datetime | None = None
+    recall: Literal["", "asked", "done"] = ""
     calls: list[CallState] = Field(default_factory=list[CallState])
     records: list[CallRecord] = Field(default_factory=list[CallRecord])
     staged: list[CallState] = Field(default_factory=list[CallState])  # to be executed after the answer

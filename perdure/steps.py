@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from perdure import leases, undoing
+from perdure import leases, recalling, undoing
 from perdure.budgets import asks_for_more, exhausted, turns_left
 from perdure.messages import AssistantMessage, OpenStatus
 from perdure.state import UNSETTLED, Amounts, CallState, CallStatus, Outcome, RunState
@@ -16,6 +16,11 @@ class CallModel:
     """Ask the model; `answer_only` where it is the last turn and no tool may be called."""
 
     answer_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """Look up what is remembered that fits what the user says, before the model is asked for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class Finish:
 UNDER_WAY = (CallStatus.RUNNING, CallStatus.PROBING)
 """A call that goes on by itself."""
 
-Step = CallModel | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish
+Step = CallModel | Recall | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish
 
 
 def next_step(state: RunState) -> Step:
@@ -90,13 +95,15 @@ def next_step(state: RunState) -> Step:
     if not held and (ready := startable(state)):
         return CallTools(ready)
     waits = UNSETTLED if outcome else UNDER_WAY
-    if state.generating or any(call.status in waits for call in state.open_calls):
+    if state.generating or state.recall == "asked" or any(call.status in waits for call in state.open_calls):
         return Wait(open_status(state))
     if outcome:
         return Finish(outcome)
     if held:
         return Wait("paused")
-    return _next_turn(state) if _due(state) else Wait(open_status(state))
+    if not _due(state):
+        return Wait(open_status(state))
+    return Recall() if recalling.due(state) else _next_turn(state)
 
 
 def _final(state: RunState) -> Outcome | None:

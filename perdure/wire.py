@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pydantic import Field
 
 from perdure.budgets import Allowance
+from perdure.memory import Circle
 from perdure.messages import JSON, Content, Data, Entry, Segment, content_hash
 from perdure.policies import AgentSpec, Effect, Limits
 from perdure.state import RunState, SessionTurn, begin
@@ -25,6 +26,7 @@ AFTERWARDS = "perdure.afterwards"
 ARCHIVE = "perdure.archive"
 END_TURN = "perdure.end_turn"
 REMEMBER = "perdure.remember"
+RECALL = "perdure.recall"
 TRANSCRIPT = "transcript"
 STATE = "state"
 DECIDE = "decide"
@@ -144,7 +146,8 @@ class ToolInput(Data):
 
     `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution` is the
     Temporal run that started it: a reset hands what was under way to another one. `fallback` names the tool that
-    is asked instead where this one is not available. `variables` are as they are when the call begins.
+    is asked instead where this one is not available. `variables` are as they are when the call begins. `circle` is set
+    for `search_memory` alone.
     """
 
     agent: str
@@ -161,6 +164,7 @@ class ToolInput(Data):
     execution: str = ""
     fallback: str = ""
     variables: dict[str, JSON] = Field(default_factory=dict)
+    circle: Circle | None = None
 
 
 class ProbeInput(Data):
@@ -187,6 +191,23 @@ class JudgeInput(Data):
     spec: AgentSpec
     tool: str
     arguments: dict[str, JSON] = Field(default_factory=dict)
+
+
+class RecallInput(Data):
+    """What of an agent's memory a run is to be told.
+
+    Attributes:
+        query: What the user says.
+        before: The conversation so far: what is told there already is not told again.
+        told: Ids of the facts told after that.
+        limit: So many facts.
+    """
+
+    circle: Circle
+    query: str = ""
+    before: Segment | None = None
+    told: list[str] = Field(default_factory=list)
+    limit: int
 
 
 def edit_id(position: str, by: str) -> str:

@@ -11,15 +11,15 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError
 
-from perdure import approvals, budgets, control, outcomes, turns, undoing, variables
+from perdure import approvals, budgets, control, outcomes, recalling, turns, undoing, variables
 from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Entry, OpenStatus, RunResult, content_hash
-from perdure.reports import UndoReport
+from perdure.reports import RecallReport, UndoReport
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
-from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Step, Undo, Wait, next_step
+from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Recall, Step, Undo, Wait, next_step
 from perdure.transcripts import Chain
 from perdure.wire import (
     STATE,
@@ -80,12 +80,15 @@ class AgentWorkflow(People):
             outcome = await self._cut_off(error)
         return await self._end(outcome)
 
-    async def _loop(self) -> Outcome:
+    async def _loop(self) -> Outcome:  # noqa: C901 - once per member of the union
         while True:
             step = self._next()
             match step:
                 case CallModel(answer_only):
                     self._generate(answer_only=answer_only)
+                case Recall():
+                    recalling.begin(self.state)
+                    self._spawn(self._recall())
                 case CallTools(positions):
                     self._start(positions)
                 case Probe(position, after):
@@ -164,6 +167,13 @@ class AgentWorkflow(People):
         self._sent = request.length
         turns.fold_turn(self.state, turn, workflow.now())
 
+    async def _recall(self) -> None:
+        try:
+            report = await calls.recall(recalling.request(self.state))
+        except ActivityError as error:
+            report = RecallReport(problem=explain(error))
+        recalling.fold(self.state, report)
+
     def _start(self, positions: Sequence[str]) -> None:
         for call in [self._call(position) for position in positions]:
             outcomes.start(self.state, call)
@@ -173,7 +183,8 @@ class AgentWorkflow(People):
         spec = self.state.spec.tool(call.call.name)
         assert spec is not None  # noqa: S101 - unknown tools were refused
         try:
-            report = await calls.tool(call, spec, self._agent, self.request.heartbeat, variables.current(self.state))
+            known, circle = variables.current(self.state), recalling.circle(self.state, spec)
+            report = await calls.tool(call, spec, self._agent, self.request.heartbeat, known, circle)
         except ActivityError as error:
             fold_failure(self.state, call, spec, error, workflow.now())
             return
@@ -314,6 +325,10 @@ class AgentWorkflow(People):
         match step:
             case CallModel() | Borrow():
                 self.phase = Phase.GENERATING
+            case Recall():
+                pass
+            case Wait() if self.state.recall == "asked":
+                pass
             case Wait() if self.state.generating:
                 self.phase = Phase.GENERATING
             case Wait() if status != "running":

@@ -10,9 +10,10 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
+from perdure.memory import Circle
 from perdure.messages import JSON
 from perdure.policies import AgentSpec, ToolSpec
-from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
+from perdure.reports import Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
 from perdure.results import KEEPING, report_of_value
 from perdure.state import CallState, DoneEffect
 from perdure.wire import (
@@ -22,6 +23,7 @@ from perdure.wire import (
     JUDGE,
     MODEL,
     PROBE,
+    RECALL,
     REMEMBER,
     UNDO,
     UNDO_SUFFIX,
@@ -29,6 +31,7 @@ from perdure.wire import (
     JudgeInput,
     ModelInput,
     ProbeInput,
+    RecallInput,
     ToolInput,
     UndoInput,
     model_queue,
@@ -63,12 +66,17 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
 
 
 async def tool(
-    call: CallState, spec: ToolSpec, agent: str, heartbeat: timedelta, variables: dict[str, JSON]
+    call: CallState,
+    spec: ToolSpec,
+    agent: str,
+    heartbeat: timedelta,
+    variables: dict[str, JSON],
+    circle: Circle | None = None,
 ) -> ToolReport:
     """Execute one call, where its tool lives: in this worker, on the queue, or with somebody else."""
     if spec.remote:
         return await _remote(call, spec)
-    request = tool_input(call, spec, agent, variables)
+    request = tool_input(call, spec, agent, variables).model_copy(update={"circle": circle})
     common: dict[str, Any] = {
         "activity_id": call.position,
         "result_type": ToolReport,
@@ -223,6 +231,26 @@ async def cancel_run(reason: str) -> None:
         summary="cancel this run",
     )
     await _outcome(handle)
+
+
+_RECALL_PATIENCE = timedelta(seconds=5)
+"""What is remembered is not worth a longer wait; the activity itself gives up before."""
+
+
+async def recall(request: RecallInput) -> RecallReport:
+    """Return what is remembered; one attempt, lost or not, is all it gets."""
+    handle = workflow.start_activity(
+        RECALL,
+        request,
+        activity_id="recall",
+        result_type=RecallReport,
+        schedule_to_close_timeout=_RECALL_PATIENCE,
+        retry_policy=RetryPolicy(maximum_attempts=1),
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary="what is remembered",
+    )
+    report: RecallReport = await _outcome(handle)
+    return report
 
 
 async def judge(request: JudgeInput, activity_id: str, heartbeat: timedelta) -> Judgement:

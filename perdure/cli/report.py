@@ -133,8 +133,9 @@ def _asked(events: Sequence[ev.Event]) -> ev.Event | None:
 
 
 def _first(state: RunState) -> Content:
-    first = state.messages[0] if state.messages else None
-    return first.content if isinstance(first, UserMessage) else ""
+    said = (entry for entry in state.messages if isinstance(entry, UserMessage) and entry.source == "user")
+    first = next(said, None)
+    return first.content if first else ""
 
 
 def _results(messages: Sequence[Entry]) -> dict[str, ToolResult]:

@@ -88,6 +88,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"{verb}: agent {safe(event.agent)}, model {safe(event.model)}"
         case ev.WorkerTookOver():
             return f"worker {safe(event.worker)} has it"
+        case ev.Recalled():
+            return _recalled(event)
         case ev.ModelStarted():
             return f"model {safe(event.model)} asked{' to answer now' if event.answer_only else ''}"
         case ev.ModelFinished():
@@ -181,6 +183,14 @@ def _waits(call: str) -> str:
 
 def _because(reason: str) -> str:
     return f": {one_line(reason, 500)}" if reason else ""
+
+
+def _recalled(event: ev.Recalled) -> str:
+    if event.problem:
+        return f"goes on without what is remembered{_because(event.problem)}"
+    if not event.facts:
+        return "nothing new is remembered"
+    return f"{event.facts} remembered fact{'s are' if event.facts > 1 else ' is'} told"
 
 
 def _reply(event: ev.ModelFinished, stream: TextIO) -> str:

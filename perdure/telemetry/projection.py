@@ -20,10 +20,10 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import CancelledError
 
 from perdure import events as ev
-from perdure import outcomes, turns, undoing
+from perdure import outcomes, recalling, turns, undoing
 from perdure.failures import error_type, explain, fold_failure, fold_model_failure
 from perdure.messages import RunResult, RunStatus, content_hash
-from perdure.reports import Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
+from perdure.reports import Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
 from perdure.telemetry.lending import Lending
@@ -32,6 +32,7 @@ from perdure.wire import (
     JUDGE,
     MODEL,
     PROBE,
+    RECALL,
     UNDO,
     ModelInput,
     ProbeInput,
@@ -204,6 +205,8 @@ class Projection(Lending):
             turns.open_turn(state, answer_only=request.answer_only)
             model, last = state.spec.model, request.answer_only
             self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
+        elif kind == RECALL:
+            recalling.begin(state)
         elif kind == PROBE:
             probed = await self._decode(attributes.input.payloads, ProbeInput)
             if call := state.find(probed.call.position):
@@ -252,6 +255,8 @@ class Projection(Lending):
             self._fold_probe(probed.call.position, report)
         elif activity.kind == UNDO:
             await self._fold_undo(activity, await self._decode(payloads, UndoReport))
+        elif activity.kind == RECALL:
+            self._fold_recall(await self._decode(payloads, RecallReport))
         elif activity.kind == JUDGE:
             self._fold_judgement(activity.id, await self._decode(payloads, Judgement))
         elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
@@ -284,6 +289,8 @@ class Projection(Lending):
             self._tell(ev.ModelFailed, type="model_failed", error_type=error_type(error), message=explain(error))
         elif activity.kind == UNDO:
             await self._fold_undo(activity, UndoReport(status="failed", message=explain(error)))
+        elif activity.kind == RECALL:
+            self._fold_recall(RecallReport(problem=explain(error)))
         elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
             tool = state.spec.tool(call.call.name)
             if tool:
@@ -342,6 +349,11 @@ class Projection(Lending):
             told = {"call": effect.position, "name": effect.name, "status": effect.status, "message": effect.message}
             self._tell(ev.Undone, type="undone", attempt=activity.attempt, **told)
 
+    def _fold_recall(self, report: RecallReport) -> None:
+        recalling.fold(self._require(), report)
+        facts = len(report.message.facts) if report.message else 0
+        self._tell(ev.Recalled, type="recalled", facts=facts, problem=report.problem)
+
     def _finished(self, call: CallState, activity: _Activity) -> None:
         """Tell of a call that was executed and has its result now."""
         if call.status is CallStatus.CLOSED:
@@ -352,7 +364,7 @@ class Projection(Lending):
         return await self._converter.decode_failure(failure)
 
 
-_NO_CALLS = (PROBE, UNDO, JUDGE, CANCEL_RUN)
+_NO_CALLS = (PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL)
 """Activities whose id is not that of the call that they execute."""
 
 _HANDLERS: dict[int, tuple[str, str]] = {

@@ -106,6 +106,9 @@ SAMPLES: list[Data] = [
     Price(input=Decimal("1.25"), output=Decimal(10)),
     ModelSettings(temperature=0.0, extra_body={"x": None}),
     REMOTE,
+    VariablesSpec(json_schema={"type": "object"}, initial={"seats": 1}, show=["seats"]),
+    MemoryPolicy(),
+    MemoryPolicy(scopes=["tenant"], recall=0, model="m:small"),
     TOOL,
     AgentSpec(name="a", model="openai:m", tools=[TOOL], limits=Limits(steps=3), approval=Approval(default="always")),
 ]

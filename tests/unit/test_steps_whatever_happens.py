@@ -9,15 +9,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure import control
+from perdure import control, recalling
 from perdure.budgets import Additions, allowance, gone, turns_left, waste
 from perdure.leases import Grant, ask, take, unanswered
-from perdure.messages import Answer, AssistantMessage, Pause, Problem, Saying, ToolCall, ToolMessage, Usage
+from perdure.messages import Answer, AssistantMessage, Pause, Problem, Saying, ToolCall, ToolMessage, Usage, UserMessage
 from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
-from perdure.reports import ModelTurn, ProbeReport, ToolReport
+from perdure.policies import MemoryPolicy
+from perdure.reports import ModelTurn, ProbeReport, RecallReport, ToolReport
 from perdure.resuming import carried_on
 from perdure.state import Amounts, Borrowing, CallState, CallStatus, RunState
-from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Undo, Wait, next_step
+from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Recall, Undo, Wait, next_step
 from perdure.turns import fail, fold_turn, interrupt, open_turn
 from tests.unit.test_steps import EFFECTS, NOW, a_run, asks, decide, ok, say, says
 
@@ -51,6 +52,7 @@ turns = st.one_of(
         )
     ),
 )
+NOTES = UserMessage(role="user", content="Notes", source="runtime", facts=["f1"])
 choices = st.integers(0, 7)
 additions = st.sampled_from([Additions(), Additions(steps=1), Additions(steps=2, input_tokens=5)])
 
@@ -108,10 +110,13 @@ def move(state: RunState, data: st.DataObject) -> None:
     waits = [c for c in state.open_calls if c.status in people]
     model = ["model"] if state.generating else []
     held = ["resume"] if next_step(state) == Wait("paused") else []
-    assert moved or waits or model or held, "it would wait for ever"
-    chosen = data.draw(st.sampled_from([*moved, *waits, *model, *held]))
+    memory = ["memory"] if state.recall == "asked" else []
+    assert moved or waits or model or held or memory, "it would wait for ever"
+    chosen = data.draw(st.sampled_from([*moved, *waits, *model, *held, *memory]))
     choice = data.draw(choices)
-    if chosen == "resume":
+    if chosen == "memory":
+        recalling.fold(state, RecallReport(message=NOTES if choice else None))
+    elif chosen == "resume":
         say(state, control.Resumption(add=data.draw(additions)))
     elif not isinstance(chosen, CallState):
         speak(state, data)
@@ -212,6 +217,9 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:
     match step:
         case CallModel(answer_only):
             ask_model(state, answer_only=answer_only)
+        case Recall():
+            assert not state.steps
+            recalling.begin(state)
         case CallTools(positions):
             assert not state.paused
             launch(state, positions)
@@ -239,11 +247,15 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:
     on_denial=st.sampled_from(["continue", "stop"]),
     parent=st.sampled_from(["", "", "above"]),
     interruptions=st.integers(0, 8),
+    remembers=st.booleans(),
 )
 def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
-    data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str, interruptions: int
+    data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str, interruptions: int, remembers: bool
 ) -> None:
     state = a_run(on_denial=on_denial, **limits)
+    if remembers:
+        state.shape, state.user = 1, "ann"
+        state.spec = state.spec.model_copy(update={"memory": MemoryPolicy()})
     state.borrowing = Borrowing(parent=parent)
     most = state.limits.steps + 10
     for _ in range(800):
