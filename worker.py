@@ -22,6 +22,7 @@ from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
+from perdure.activities.put_away import Archivist
 from perdure.activities.spilling import Spilling
 from perdure.activities.stores import Catalogue, CatalogueEntry, segments, store_of
 from perdure.activities.stores.patience import patiently
@@ -72,8 +73,13 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         edge = Edge(settings)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection)
+        others: list[Callable[..., Any]] = [
+            Afterwards(client, store).archive,
+            Archivist(client, conversations, store).put_away,
+            recollection.recall,
+        ]
         workers = [
-            _worker(client, task_queue, models, tools, recollection, Afterwards(client, store), settings),
+            _worker(client, task_queue, models, tools, others, settings),
             *_model_workers(client, task_queue, models, by_name, settings),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop:
@@ -125,8 +131,7 @@ def _worker(
     task_queue: str,
     models: ModelActivities,
     tools: ToolActivities,
-    recollection: Recollection,
-    afterwards: Afterwards,
+    others: Sequence[Callable[..., Any]],
     settings: Settings,
 ) -> Worker:
     """Return the worker of runs and tools. It takes model calls too: those of before they had queues of their own."""
@@ -136,7 +141,7 @@ def _worker(
         workflows=[AgentWorkflow, AfterwardsWorkflow],
         activities=[
             *(models.model, models.judge, tools.probe, tools.undo, tools.tool, cancel_run),
-            *(recollection.recall, afterwards.archive),
+            *others,
         ],
         # Only our own workflow code runs here; the linter and the replay tests keep it deterministic. See ADR 2.
         workflow_runner=UnsandboxedWorkflowRunner(),

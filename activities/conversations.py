@@ -9,15 +9,34 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client
 
 from perdure.messages import Entry, content_hash
 from perdure.policies import AgentSpec
 from perdure.transcripts import Chain, Load, put_away
-from perdure.wire import ModelInput, Page
+from perdure.wire import TRANSCRIPT, ModelInput, Page, PutAway
 
 Fetch = Callable[[int, int], Coroutine[Any, Any, Page]]
 """Asks the workflow for messages `start` to `length`; the answer may be shorter than asked for."""
+
+QUERY_PATIENCE = timedelta(seconds=10)
+"""A frozen worker may be asked first; the next try goes elsewhere."""
+
+
+def asking(client: Client) -> Fetch:
+    """Return what asks the workflow of the activity that is being executed."""
+    info = activity.info()
+    handle = client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+
+    async def fetch(start: int, length: int) -> Page:
+        page: Page = await handle.query(TRANSCRIPT, args=[start, length], result_type=Page, rpc_timeout=QUERY_PATIENCE)
+        return page
+
+    return fetch
 
 
 @dataclass
@@ -73,6 +92,13 @@ class Conversations:
         self._runs[run_id] = kept
         self._evict()
         return list(kept.messages)
+
+    async def part(self, run_id: str, wanted: PutAway, fetch: Fetch) -> list[Entry]:
+        """Return the entries that `wanted` names."""
+        start, kept = wanted.before.length if wanted.before else 0, self._runs.get(run_id)
+        if kept and len(kept.messages) >= wanted.length and kept.chain.head(wanted.length) == wanted.head:
+            return kept.messages[start : wanted.length]
+        return await self._ask(start, wanted.length, fetch)
 
     async def spec(self, wanted: ModelInput, known: AgentSpec | None, fetch: Fetch) -> AgentSpec:
         """Return the spec that `wanted` names: `known` where its hash fits, else from the workflow."""

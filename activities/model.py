@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowQueryFailedError, WorkflowQueryRejectedError
@@ -12,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure import variables
-from perdure.activities.conversations import Conversations, Fetch
+from perdure.activities.conversations import Conversations, asking
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
@@ -22,7 +21,7 @@ from perdure.messages import AssistantMessage
 from perdure.models import ModelRequest
 from perdure.reports import Judgement, ModelTurn
 from perdure.results import words
-from perdure.wire import JUDGE, MODEL, TRANSCRIPT, JudgeInput, ModelInput, Page
+from perdure.wire import JUDGE, MODEL, JudgeInput, ModelInput
 
 _LARGEST_REPLY = 1_500_000
 """Bytes: the engine refuses payloads over 2 MiB."""
@@ -35,9 +34,6 @@ _PASSED_ON = (
 )
 
 _DEFECT_TRIES = 3
-
-_QUERY_PATIENCE = timedelta(seconds=10)
-"""A frozen worker may be asked first; the next try goes elsewhere."""
 
 
 class ModelActivities:
@@ -84,7 +80,7 @@ class ModelActivities:
             return turn
 
     async def _turn(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
-        agent, fetch = self._agents.get(request.agent), self._fetch()
+        agent, fetch = self._agents.get(request.agent), asking(self._client)
         spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
         messages = visible(await self._conversations.messages(activity.info().workflow_id or "", request, fetch))
         asked = ModelRequest(
@@ -99,18 +95,6 @@ class ModelActivities:
         turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run, handles(messages))
         spent = {"wasted": answer.wasted, "cost_usd": answer.cost_usd, "fallback": answer.fallback}
         return turn.model_copy(update=spent)
-
-    def _fetch(self) -> Fetch:
-        info = activity.info()
-        handle = self._client.get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-
-        async def fetch(start: int, length: int) -> Page:
-            page: Page = await handle.query(
-                TRANSCRIPT, args=[start, length], result_type=Page, rpc_timeout=_QUERY_PATIENCE
-            )
-            return page
-
-        return fetch
 
     @activity.defn(name=JUDGE)
     async def judge(self, request: JudgeInput) -> Judgement:

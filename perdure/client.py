@@ -12,6 +12,7 @@ from temporalio.client import (
     Client as TemporalClient,
 )
 from temporalio.client import (
+    WorkflowContinuedAsNewError,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
@@ -45,7 +46,7 @@ from perdure.settings import Settings
 from perdure.speaking import LARGEST, Speaking, new_id, size_of, unreachable, whoami
 from perdure.state import SHAPE, RunState
 from perdure.variables import starting
-from perdure.wire import RESUME, WORKFLOW, RunRequest, packed_state
+from perdure.wire import BEGAN, RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
     from perdure.events import Event
@@ -108,6 +109,7 @@ class Client:
             user=task.user,
             tenant=task.tenant,
             variables=starting(spec, task.variables),
+            max_history_events=self.settings.max_history_events or 0,
         )
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
         memo = {"agent": spec.name, "labels": task.labels, "task": _task_hash(task)}
@@ -237,6 +239,8 @@ class RunHandle(Speaking):
         while True:
             try:
                 result: RunResult = await self._workflow(RunResult).result(follow_runs=False)
+            except WorkflowContinuedAsNewError:
+                continue
             except WorkflowFailureError as error:
                 raise await self._ended(error) from error
             except RPCError as error:
@@ -249,7 +253,7 @@ class RunHandle(Speaking):
         if isinstance(error.cause, ApplicationError) and error.cause.details:
             partial = RunResult.model_validate(error.cause.details[0])
             return RunFailed(partial.reason or error.cause.message, partial)
-        partial = (await self.projection()).result()
+        partial = (await self.projection(last=True)).result()
         if isinstance(error.cause, CancelledError):
             return RunCancelled(f"Run {self.id} was cancelled.", partial)
         return RunFailed(f"Run {self.id} was ended from outside: {error.cause}", partial)
@@ -268,8 +272,11 @@ class RunHandle(Speaking):
         except RPCError as error:
             raise self._rpc(error) from error
 
-    async def projection(self) -> Projection:
+    async def projection(self, *, last: bool = False) -> Projection:
         """Return the run as its history tells it; needs no worker.
+
+        Args:
+            last: Of a long run, read the last execution alone: enough to know where it stands.
 
         Raises:
             RunNotFound: If there is no such run.
@@ -277,7 +284,7 @@ class RunHandle(Speaking):
         from perdure.telemetry.projection import project
 
         try:
-            return await project(self._workflow(), self._client.temporal.data_converter)
+            return await project(self._client.temporal, self.id, last=last)
         except RPCError as error:
             raise self._rpc(error) from error
 
@@ -295,7 +302,7 @@ class RunHandle(Speaking):
         absence = Absence()
         while True:
             try:
-                async for event in follow(self._workflow(), self._client.temporal.data_converter, after):
+                async for event in follow(self._client.temporal, self.id, after):
                     after, absence = event.position, Absence()
                     yield event
             except RPCError as error:
@@ -332,7 +339,7 @@ class RunHandle(Speaking):
         return self
 
     async def _start_again(self, described: WorkflowExecutionDescription, add: Additions) -> None:
-        state = (await self.projection()).state  # the history has it all: no worker has to be there
+        state = (await self.projection(last=True)).state  # the history has it all: no worker has to be there
         assert state is not None  # noqa: S101 - a history begins with the start
         if state.outcome and state.outcome.status == "completed":
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
@@ -348,7 +355,8 @@ class RunHandle(Speaking):
         )
         if size_of(self._client.temporal, request) > LARGEST:
             request = request.model_copy(update={"carried": None, "packed": packed_state(carried)})
-        memo, reuse = await described.memo(), WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        memo = {name: value for name, value in (await described.memo()).items() if name != BEGAN}
+        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
         try:
             if (await self._describe()).run_id != described.run_id:
                 raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.")

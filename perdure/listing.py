@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from perdure.engine import search_attributes
-from perdure.wire import WORKFLOW
+from perdure.wire import BEGAN, WORKFLOW
 
 _RESUMABLE = ("failed", "cancelled", "budget_exhausted")
 _SPANS = (timedelta(hours=1), timedelta(days=2), None)
@@ -31,7 +31,7 @@ class RunInfo:
 
 async def list_runs(temporal: Client, status: str | None, agent: str | None, limit: int) -> list[RunInfo]:
     """Return at most `limit` runs, the one started or resumed last first, of that status and agent if given."""
-    query = [f"WorkflowType = '{WORKFLOW}'"]
+    query = [f"WorkflowType = '{WORKFLOW}'", "ExecutionStatus != 'ContinuedAsNew'"]
     if agent:
         query.append(f"{search_attributes.AGENT.name} = '{_quoted(agent)}'")
     if status in _OPEN:
@@ -41,8 +41,9 @@ async def list_runs(temporal: Client, status: str | None, agent: str | None, lim
     runs: list[RunInfo] = []
     try:
         for back in _SPANS:
-            since = [f"StartTime >= '{(datetime.now(UTC) - back).isoformat()}'"] if back else []
-            runs = await _newest(temporal, " AND ".join([*query, *since]), status, limit)
+            since = datetime.now(UTC) - back if back else None
+            recent = [f"StartTime >= '{since.isoformat()}'"] if since else []
+            runs = await _newest(temporal, " AND ".join([*query, *recent]), status, limit, since)
             if len(runs) >= limit:
                 break
     except RPCError as error:
@@ -51,19 +52,24 @@ async def list_runs(temporal: Client, status: str | None, agent: str | None, lim
     return runs
 
 
-async def _newest(temporal: Client, query: str, status: str | None, limit: int) -> list[RunInfo]:
-    """Return the newest runs that a query finds, each once, however often it was resumed."""
+async def _newest(
+    temporal: Client, query: str, status: str | None, limit: int, since: datetime | None
+) -> list[RunInfo]:
+    """Return the newest runs that a query finds, each once, however often it was resumed.
+
+    None that began before `since`: it has continued as new after that, and others that began earlier were not found.
+    """
     found = [each async for each in temporal.list_workflows(query)]
-    runs: list[RunInfo] = []
     last = {each.id: each for each in sorted(found, key=lambda each: each.start_time)}
-    for each in sorted(last.values(), key=lambda each: each.start_time, reverse=True):
-        run = _run_info(each)
+    told = [(await _run_info(each), each) for each in last.values()]
+    runs: list[RunInfo] = []
+    for run, each in sorted(told, key=lambda one: one[0].started_at, reverse=True):
+        if len(runs) >= limit or (since and run.started_at < since):
+            break
         if status in _RESUMABLE and not await _is_newest(temporal, each):
             continue  # it was resumed, and is something else now
         if status is None or run.status == status:
             runs.append(run)
-        if len(runs) >= limit:
-            break
     return runs
 
 
@@ -76,7 +82,7 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
-def _run_info(found: WorkflowExecution) -> RunInfo:
+async def _run_info(found: WorkflowExecution) -> RunInfo:
     attributes = found.typed_search_attributes
     shown = attributes.get(search_attributes.STATUS)
     if found.status == WorkflowExecutionStatus.RUNNING:
@@ -85,11 +91,12 @@ def _run_info(found: WorkflowExecution) -> RunInfo:
         status = "budget_exhausted" if shown == "budget_exhausted" else "completed"
     else:
         status = "cancelled" if found.status == WorkflowExecutionStatus.CANCELED else "failed"
+    began = await found.memo_value(BEGAN, None, type_hint=datetime)
     return RunInfo(
         id=found.id,
         agent=attributes.get(search_attributes.AGENT) or "",
         status=status,
-        started_at=found.start_time,
+        started_at=began or found.start_time,
         closed_at=found.close_time,
         task_queue=found.task_queue,
     )

@@ -274,4 +274,5 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         failure=outcome.failure,
         undone=undoing.undone(state),
         variables=variables.current(state),
+        before=state.before if state.before and state.before.records else None,
     )

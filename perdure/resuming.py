@@ -21,6 +21,7 @@ _AFRESH = {
     "short": "",
     "conceded": False,
     "cancelling": None,
+    "began": None,
 }
 """What is said and done with when a run has ended."""
 

@@ -98,6 +98,8 @@ class Settings(BaseSettings):
             settings say. Default: none.
         tpm: Tokens per minute by model, as JSON: `{"openai:gpt-5": 200000}`; for this worker alone. Default: as many
             as the server takes.
+        max_history_events: A run that is started here continues as new, unseen, when its history has so many events.
+            Default: when the engine suggests it, at about 4,000 events or 4 MB.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
     """
 
@@ -120,6 +122,7 @@ class Settings(BaseSettings):
     breaker_open: Duration = Field(default=timedelta(seconds=30), gt=timedelta())
     providers: Providers = Field(default_factory=dict)
     tpm: PerModel = Field(default_factory=dict)
+    max_history_events: int | None = Field(default=None, ge=20)
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 
     @property

@@ -11,6 +11,7 @@ from temporalio.client import (
     Client as TemporalClient,
 )
 from temporalio.client import (
+    WorkflowExecutionStatus,
     WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -50,7 +51,7 @@ class Speaking:
 
     def _rpc(self, error: RPCError) -> PerdureError:
         if error.status == RPCStatusCode.NOT_FOUND:
-            if "already completed" in error.message:
+            if has_ended(error):
                 return DecisionRejected(f"Run {self.id} has ended.", "closed")
             return RunNotFound(f"There is no run {self.id!r} on {where(self._client.temporal)}.")
         return unreachable(self._client.temporal, error)
@@ -166,9 +167,7 @@ class Speaking:
 
     async def _update(self, name: str, wanted: Wanted) -> Receipt:
         try:
-            receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
-                name, wanted, result_type=Receipt, rpc_timeout=_PATIENCE
-            )
+            receipt = await self._updated(name, wanted)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             return await self._leave(name, wanted)
         except WorkflowUpdateFailedError as error:
@@ -181,6 +180,24 @@ class Speaking:
             raise DecisionRejected(receipt.message, receipt.reason)
         return receipt
 
+    async def _updated(self, name: str, wanted: Wanted) -> Receipt:
+        """Return what the run says; where it has just continued as new, ask once more: it takes a thing only once."""
+        while True:
+            try:
+                receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
+                    name, wanted, id=wanted.id or None, result_type=Receipt, rpc_timeout=_PATIENCE
+                )
+            except RPCError as error:
+                if not (has_ended(error) and await self._goes_on()):
+                    raise
+            else:
+                return receipt
+
+    async def _goes_on(self) -> bool:
+        """Return whether the run is open, whatever an execution of it has answered."""
+        described = await self._workflow().describe()
+        return described.status is WorkflowExecutionStatus.RUNNING
+
     async def _leave(self, name: str, wanted: Wanted) -> Receipt:
         """Leave it with the run as a signal, which is kept until a worker is there to take it."""
         try:
@@ -189,6 +206,11 @@ class Speaking:
             raise self._rpc(error) from error
         text = "No worker answered: it is left with the run, and takes effect when one is back."
         return Receipt(accepted=True, call=getattr(wanted, "call", ""), reason="queued", message=text)
+
+
+def has_ended(error: RPCError) -> bool:
+    """Return whether the server says that there was such a workflow, and that it is closed."""
+    return error.status == RPCStatusCode.NOT_FOUND and "already completed" in error.message
 
 
 def new_id() -> str:

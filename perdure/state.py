@@ -269,7 +269,7 @@ class RunState(BaseModel):
         before: The part of the transcript, and of the records, that was put away; `messages` and `records` come after.
         variables: What tools have written for each other and for the model; see `Agent(variables=…)`.
         recall: Whether the model has been told what is remembered.
-        began: When its first execution started; None in one that has neither continued as new nor been resumed so.
+        began: When its first execution started, or the first one since it was resumed; None in that one itself.
     """
 
     model_config = ConfigDict(extra="ignore")

@@ -60,6 +60,11 @@ class AskForMore:
 
 
 @dataclass(frozen=True, slots=True)
+class ContinueAsNew:
+    """Go on in a new execution of the workflow: the history of this one is full, and nothing is under way."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing to start: wait for a call under way, or for a person."""
 
@@ -76,17 +81,31 @@ class Finish:
 UNDER_WAY = (CallStatus.RUNNING, CallStatus.PROBING)
 """A call that goes on by itself."""
 
-Step = CallModel | Recall | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish
+Step = CallModel | Recall | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish | ContinueAsNew
 
 
-def next_step(state: RunState) -> Step:
+def next_step(state: RunState, *, full: bool = False) -> Step:
     """Return what to do next. Pure and total.
 
     Never returns `CallModel` while something is under way, nor past a limit of the run. Where it returns it while
     calls wait for people, they are to be parked: see `turns.open_turn`.
+
+    Args:
+        full: The history gets too long: nothing is started any more, and once nothing is under way, the run is to
+            continue as new. What waits for people goes along. One that ends, or undoes what it did, ends in this one.
     """
     if state.outcome and state.outcome.status in ("cancelled", "failed"):
         return _ending(state, state.outcome)
+    step = _going_on(state)
+    if not full or isinstance(step, Finish):
+        return step
+    calls_under_way = any(call.status in UNDER_WAY for call in state.open_calls)
+    if not (state.generating or state.cancelling or calls_under_way):
+        return ContinueAsNew()
+    return step if isinstance(step, Wait) else Wait(open_status(state))
+
+
+def _going_on(state: RunState) -> Step:
     for call in state.open_calls:
         if call.status is CallStatus.DOUBTED:
             return Probe(call.position, _probe_after(call))

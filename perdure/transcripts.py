@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 
-from perdure.messages import Entry, Segment, SegmentBody, content_hash
+from perdure.messages import CallRecord, Entry, Segment, SegmentBody, content_hash
 
 Load = Callable[[Segment], Awaitable[SegmentBody]]
 """Reads a segment from the store."""
@@ -52,6 +52,12 @@ class Chain:
         """Return the content hashes from entry `start` on."""
         return self._contents[start - self.offset :]
 
+    def forget(self, length: int) -> None:
+        """Forget the first `length` entries, but for the hash in which they end: they are put away."""
+        root, count = self.head(length), length - self.offset
+        self.offset, self._root = length, root
+        del self._contents[:count], self._heads[:count]
+
     def cut(self, length: int) -> None:
         """Forget what comes after the first `length` entries."""
         del self._contents[length - self.offset :], self._heads[length - self.offset :]
@@ -70,3 +76,18 @@ async def put_away(segment: Segment | None, load: Load, start: int = 0) -> list[
         parts.append(body.entries)
         segment = body.previous
     return [entry for part in reversed(parts) for entry in part][max(start - first, 0) :]
+
+
+async def records_put_away(segment: Segment | None, load: Load) -> list[CallRecord]:
+    """Return the records of a run up to the end of `segment`, oldest first; those of the runs before it are not read.
+
+    Raises:
+        LookupError: If the store does not have them any more.
+    """
+    left, parts = (segment.records if segment else 0), list[list[CallRecord]]()
+    while segment is not None and left > 0:
+        body = await load(segment)
+        left -= len(body.records)
+        parts.append(body.records)
+        segment = body.previous
+    return [record for part in reversed(parts) for record in part]

@@ -27,7 +27,11 @@ ARCHIVE = "perdure.archive"
 END_TURN = "perdure.end_turn"
 REMEMBER = "perdure.remember"
 RECALL = "perdure.recall"
+PUT_AWAY = "perdure.put_away"
 TRANSCRIPT = "transcript"
+RECORDS = "records"
+BEGAN = "began"
+"""The memo in which a run that has continued as new says when its first execution started."""
 STATE = "state"
 DECIDE = "decide"
 SETTLE = "settle"
@@ -61,6 +65,8 @@ class RunRequest(Data):
         session: Which turn of which session it is.
         user: For whom it works, as far as memory goes.
         tenant: On whose behalf.
+        max_history_events: The run continues as new when its history has so many; 0: when the engine suggests it.
+        executions: How many executions of the run came before this one, which goes on from `carried`.
     """
 
     input: Content = ""
@@ -77,6 +83,8 @@ class RunRequest(Data):
     session: SessionTurn | None = None
     user: str = ""
     tenant: str = ""
+    max_history_events: int = 0
+    executions: int = 0
 
 
 def packed_state(state: RunState) -> str:
@@ -85,14 +93,20 @@ def packed_state(state: RunState) -> str:
 
 
 def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
-    """Return the state with which a run starts or goes on. `execution` is the Temporal run id of this execution."""
+    """Return the state with which a run starts or goes on. `execution` is the Temporal run id of this execution.
+
+    A run that was resumed makes new idempotency keys; one that has continued as new goes on with those it had.
+    """
     carried = request.carried
     if request.packed:
         carried = RunState.model_validate_json(zlib.decompress(base64.b64decode(request.packed)))
     if carried is None:
         more = {name: getattr(request, name) for name in _GIVEN}
+        if request.before:  # its records are those of other runs
+            more["before"] = request.before.model_copy(update={"records": 0})
         return begin(run_id, request.spec, request.input, request.limits, execution[-12:], request.parent, **more)
-    return carried.model_copy(deep=True, update={"execution": execution[-12:]})
+    carried = carried.model_copy(deep=True, update={"spec": request.spec})
+    return carried if request.executions else carried.model_copy(update={"execution": execution[-12:]})
 
 
 _GIVEN = ("shape", "before", "variables", "session", "user", "tenant")
@@ -139,6 +153,21 @@ class Page(Data):
     messages: list[Entry]
     spec: AgentSpec | None = None
     before: Segment | None = None
+
+
+class PutAway(Data):
+    """The part of a run to be put away in the store: what comes after `before`.
+
+    Attributes:
+        length: Entries of the transcript up to its end.
+        head: Their chained hash.
+        records: So many records, from the first one that is not put away on.
+    """
+
+    before: Segment | None = None
+    length: int
+    head: str
+    records: int = 0
 
 
 class ToolInput(Data):

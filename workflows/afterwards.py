@@ -43,14 +43,15 @@ class Follower:
         """Whether it was begun."""
         return self._starting is not None and self._starting.done()
 
-    async def begin(self, request: RunRequest, state: RunState, *, goes_on: bool = False) -> None:
+    async def begin(self, request: RunRequest, state: RunState, earlier: str = "") -> None:
         """Begin it, and return when the engine has it: of a run that ends before that, it would not be begun.
 
         Args:
-            goes_on: The run continues as new.
+            earlier: What follows another execution, from which the run has continued as new, is begun in its place.
         """
-        after = _after(request, state, goes_on=goes_on)
-        starting = self._starting = self._starting or asyncio.create_task(_start(after, _id(state)))
+        name = after_id(state.run_id, earlier[-12:]) if earlier else _id(state)
+        after = _after(request, state, earlier)
+        starting = self._starting = self._starting or asyncio.create_task(_start(after, name))
         with contextlib.suppress(asyncio.CancelledError):  # a cancellation has come too late to hinder it
             await workflow.wait_condition(starting.done)
         await workflow.wait_condition(starting.done)  # there is only one
@@ -70,13 +71,13 @@ async def _start(after: AfterRun, id: str) -> None:
         )
 
 
-def _after(request: RunRequest, state: RunState, *, goes_on: bool) -> AfterRun:
+def _after(request: RunRequest, state: RunState, earlier: str) -> AfterRun:
     return AfterRun(
         run_id=state.run_id,
-        execution=workflow.info().run_id,
+        execution=earlier or workflow.info().run_id,
         agent=request.spec.name,
         heartbeat=request.heartbeat,
-        goes_on=goes_on,
+        goes_on=earlier != "",
         session=state.session,
     )
 

@@ -19,7 +19,20 @@ from perdure.messages import Entry, OpenStatus, RunResult, content_hash
 from perdure.reports import RecallReport, UndoReport
 from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
-from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Recall, Step, Undo, Wait, next_step
+from perdure.steps import (
+    AskForMore,
+    Borrow,
+    CallModel,
+    CallTools,
+    ContinueAsNew,
+    Finish,
+    Probe,
+    Recall,
+    Step,
+    Undo,
+    Wait,
+    next_step,
+)
 from perdure.transcripts import Chain
 from perdure.wire import (
     STATE,
@@ -32,6 +45,7 @@ from perdure.wire import (
 )
 from perdure.workflows import calls
 from perdure.workflows.afterwards import Follower
+from perdure.workflows.continuing import Continuing
 from perdure.workflows.leases import Leases
 from perdure.workflows.people import People
 
@@ -43,21 +57,23 @@ _LARGEST_PAGE = 1_000_000
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentWorkflow(People):
+class AgentWorkflow(People, Continuing):
     """One run of one agent."""
 
     @workflow.init
     def __init__(self, request: RunRequest) -> None:
-        super().__init__()
+        People.__init__(self)
+        Continuing.__init__(self)
         info = workflow.info()
         self.request = request
         self.state = opening_state(request, info.workflow_id, info.original_execution_run_id)
+        self._opening = (self.state.resets, self.state.steps)
         self.phase = Phase.INITIALIZING
         self._agent = request.spec.name
         self._spec_hash = request.spec_hash or content_hash(self.state.spec)
         self._chain = Chain(self.state.before)
         self._sent = self._chain.offset
-        self._shown: OpenStatus = "running"
+        self._shown = _shown()
         self._changes = 0
         self._lookups = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,9 +88,11 @@ class AgentWorkflow(People):
             self._on_reset(workflow.random_seed())  # to its very beginning: the seed may have come before this object
 
     @workflow.run
-    async def run(self, request: RunRequest) -> RunResult:  # noqa: ARG002 - __init__ took it
+    async def run(self, request: RunRequest) -> RunResult:
         """Return the run's result, or end as the status table of the README says."""
         try:
+            if earlier := workflow.info().continued_run_id:
+                await Follower().begin(request, self.state, earlier)
             outcome = await self._loop()
         except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - a defect ends the run by name
             outcome = await self._cut_off(error)
@@ -97,6 +115,8 @@ class AgentWorkflow(People):
                     self._undo(position)
                 case Borrow() | AskForMore():
                     await self._ask_for_more(step)
+                case ContinueAsNew():
+                    await self._continue()
                 case Wait():
                     await self._wait()
                 case Finish(outcome):
@@ -125,7 +145,7 @@ class AgentWorkflow(People):
         if self._defect:
             raise self._defect
         self.state.ran = self._clock.tick(workflow.now())
-        step = next_step(self.state)
+        step = next_step(self.state, full=self._is_full())
         self._show(step)
         return step
 
@@ -266,7 +286,8 @@ class AgentWorkflow(People):
 
     def _on_reset(self, seed: int) -> None:
         """Take a reset of this workflow into the state. The engine tells of it by a new seed, before anything else."""
-        told_at_start = self.state.resets == 1 and not self.state.steps
+        resets, steps = self._opening
+        told_at_start = (self.state.resets, self.state.steps) == (resets + 1, steps)
         if not told_at_start:
             turns.fold_reset(self.state, f"{seed:016x}"[-12:], self._now)
             self._follower = Follower()
@@ -304,7 +325,7 @@ class AgentWorkflow(People):
         self.state.outcome = outcome
         await self._is_followed()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        duration = workflow.now() - workflow.info().workflow_start_time
+        duration = workflow.now() - (self.state.began or workflow.info().workflow_start_time)
         result = bounded(outcomes.result_from(self.state, outcome, duration))
         self.phase = Phase.ENDED
         if outcome.status == "cancelled":
@@ -320,6 +341,8 @@ class AgentWorkflow(People):
 
     def _show(self, step: Step) -> None:
         self._now = workflow.now()
+        if isinstance(step, ContinueAsNew):
+            return  # it is seen as it was
         status: OpenStatus = step.status if isinstance(step, Wait) else "running"
         self._clock.waits = status != "running"
         match step:
@@ -363,6 +386,12 @@ class AgentWorkflow(People):
     def whole_state(self) -> RunState:
         """Return the state: what a resumed run starts from."""
         return self.state
+
+
+def _shown() -> OpenStatus:
+    """Return the status by which a run is found, which goes along where it continues as new."""
+    status: Any = workflow.info().typed_search_attributes.get(STATUS)
+    return status or "running"
 
 
 def _tag(status: str) -> None:

@@ -10,8 +10,13 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
-from perdure.memory import Circle
-from perdure.messages import JSON
+from perdure.memory import (
+    Circle,
+)
+from perdure.messages import (
+    JSON,
+    Segment,
+)
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
 from perdure.results import KEEPING, report_of_value
@@ -23,6 +28,7 @@ from perdure.wire import (
     JUDGE,
     MODEL,
     PROBE,
+    PUT_AWAY,
     RECALL,
     REMEMBER,
     UNDO,
@@ -31,6 +37,7 @@ from perdure.wire import (
     JudgeInput,
     ModelInput,
     ProbeInput,
+    PutAway,
     RecallInput,
     ToolInput,
     UndoInput,
@@ -251,6 +258,22 @@ async def recall(request: RecallInput) -> RecallReport:
     )
     report: RecallReport = await _outcome(handle)
     return report
+
+
+async def put_away(request: PutAway, heartbeat: timedelta) -> Segment:
+    """Put the earlier part of the run away in the store; for as long as that is down, over and over."""
+    handle = workflow.start_activity(
+        PUT_AWAY,
+        request,
+        activity_id=f"put away {request.length}",
+        result_type=Segment,
+        start_to_close_timeout=timedelta(minutes=1),
+        heartbeat_timeout=heartbeat,
+        retry_policy=RetryPolicy(initial_interval=timedelta(seconds=0.5), maximum_interval=timedelta(seconds=10)),
+        summary=f"put away messages up to {request.length}",
+    )
+    segment: Segment = await _outcome(handle)
+    return segment
 
 
 async def judge(request: JudgeInput, activity_id: str, heartbeat: timedelta) -> Judgement:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def as_data(projection: Projection, now: Now, page: str | None, *, transcript: bool) -> dict[str, Any]:
     """Return all that is known of a run, as data."""
     state, result = _state(projection), projection.result()
-    results = _results(state.messages)
+    results = results_of(projection.entries, result.calls)
     calls = [{**call.model_dump(), "result": _result(call, results)} for call in result.calls]
     told = {
         **result.model_dump(exclude={"calls", "status"}),
@@ -51,7 +51,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "workers": projection.workers,
         "web_ui": page,
     }
-    return {**told, "messages": state.messages} if transcript else told
+    return {**told, "messages": projection.entries} if transcript else told
 
 
 def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO, *, transcript: bool) -> Iterator[str]:
@@ -76,20 +76,20 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     last = None if projection.ended else _asked(projection.events)
     shown = [event for event in projection.events if event is last or not isinstance(event, ev.ModelStarted)]
     yield from (story.line(event, begun, stream) for event in shown)
-    yield from _work(state, result, stream)
+    yield from _work(projection, result, stream)
     if transcript:
         yield from ("", paint("Transcript", "bold", stream))
-        yield from _transcript(state.messages, stream)
+        yield from _transcript(projection.entries, stream)
     if result.text:
         title = "Answer" if standing.status(projection) in ("completed", "budget_exhausted") else "Last words"
         yield from ("", paint(title, "bold", stream), safe(result.text))
 
 
-def _work(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
+def _work(projection: Projection, result: RunResult, stream: TextIO) -> Iterator[str]:
     """Yield what the calls did, to the world and to the variables."""
     if result.calls:
         yield from ("", paint("Calls", "bold", stream))
-        yield from _calls(state, result, stream)
+        yield from _calls(projection, result, stream)
     if result.variables:
         yield from ("", paint("Variables", "bold", stream))
         yield from variable_lines(result.variables)
@@ -113,7 +113,7 @@ def _head(
     rows = [
         ("Run", paint(safe(projection.run_id), "bold", stream)),
         ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
-        ("Task", one_line(story.words(_first(state)), 300)),
+        ("Task", one_line(story.words(projection.task or _first(state)), 300)),
         ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
         ("Reason", one_line(result.reason or standing.held(state), 1000)),
         ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),
@@ -138,23 +138,42 @@ def _first(state: RunState) -> Content:
     return first.content if first else ""
 
 
-def _results(messages: Sequence[Entry]) -> dict[str, ToolResult]:
-    """Return the results of closed turns, by the call's position."""
-    positions: dict[str, str] = {}
+def results_of(entries: Sequence[Entry], records: Sequence[CallRecord]) -> dict[str, ToolResult]:
+    """Return the results of closed turns, by the call's position.
+
+    A call that was executed is known by its place in the order of execution; where it stands says which step its turn
+    was, and thereby which those beside it are: a transcript may begin before the run, or later.
+    """
+    given = list(_given(entries))
+    positions = {record.execution_order: record.position for record in records if record.execution_order}
+    executed = [(turn, positions.get(result.execution_order or 0)) for turn, _, result in given]
+    steps = {turn: int(position.partition(".")[0]) for turn, position in executed if position and turn}
     results: dict[str, ToolResult] = {}
-    step = 0
-    for message in messages:
-        match message:
+    for turn, index, result in given:
+        position = positions.get(result.execution_order or 0) or f"{_step(turn, steps)}.{index}"
+        results[position] = result
+    return results
+
+
+def _given(entries: Sequence[Entry]) -> Iterator[tuple[int, int, ToolResult]]:
+    """Yield each result, after its turn's and its call's number; both are 0 where the call is not there."""
+    asked: dict[str, tuple[int, int]] = {}
+    turn = 0
+    for entry in entries:
+        match entry:
             case AssistantMessage():
-                step += 1
-                positions |= {call.id: f"{step}.{index}" for index, call in enumerate(message.calls, 1)}
-            case ToolMessage():
-                results[positions.get(message.result.call_id, message.result.call_id)] = message.result
-            case UserMessage(result=ToolResult() as result):  # of a call that was parked
-                results[positions.get(result.call_id, result.call_id)] = result
+                turn += 1
+                asked |= {call.id: (turn, index) for index, call in enumerate(entry.calls, 1)}
+            case ToolMessage() | UserMessage(result=ToolResult()):  # the latter: of a call that was parked
+                assert entry.result is not None  # noqa: S101 - the pattern says so
+                yield (*asked.get(entry.result.call_id, (0, 0)), entry.result)
             case UserMessage() | Compaction():
                 pass
-    return results
+
+
+def _step(turn: int, steps: Mapping[int, int]) -> int:
+    nearest = min(steps, key=lambda one: abs(one - turn), default=0)
+    return steps.get(nearest, 0) + turn - nearest
 
 
 def _result(call: CallRecord, results: dict[str, ToolResult]) -> ToolResult | None:
@@ -163,8 +182,11 @@ def _result(call: CallRecord, results: dict[str, ToolResult]) -> ToolResult | No
     return given if given and given.status == call.status else None
 
 
-def _calls(state: RunState, result: RunResult, stream: TextIO) -> Iterator[str]:
-    results = _results(state.messages) | {call.position: call.result for call in state.all_calls if call.result}
+def _calls(projection: Projection, result: RunResult, stream: TextIO) -> Iterator[str]:
+    state = _state(projection)
+    results = results_of(projection.entries, result.calls) | {
+        call.position: call.result for call in state.all_calls if call.result
+    }
     undone = [one for one in result.undone if one.status == "undone"]
     for call in result.calls:
         yield f"  {call.position:<5} {story.signature(call.name, call.arguments, 500)}"

@@ -20,6 +20,10 @@ class Lending(People):
         super().__init__(run_id, converter)
         self._requests: dict[int, str] = {}
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._requests = {}
+
     async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
         name = attributes.signal_name
         if name not in (LEASE, GRANTED):

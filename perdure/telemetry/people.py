@@ -27,6 +27,10 @@ class People(Telling):
         self._timers: dict[int, str] = {}
         self._early: list[tuple[str, control.Wanted]] = []
 
+    def _forget(self) -> None:
+        """Forget what only counts in one execution."""
+        self._updates, self._edits, self._edits_so_far, self._timers, self._early = {}, {}, 0, {}, []
+
     async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
         payloads = (
             await self._converter.payload_codec.decode(list(attributes.input.payloads))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,27 +15,50 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import WorkflowHandle
+from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.exceptions import CancelledError
 
+from perdure import continuing, outcomes, recalling, turns, undoing
 from perdure import events as ev
-from perdure import outcomes, recalling, turns, undoing
-from perdure.failures import error_type, explain, fold_failure, fold_model_failure
-from perdure.messages import RunResult, RunStatus, content_hash
-from perdure.reports import Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
+from perdure.failures import (
+    error_type,
+    explain,
+    fold_failure,
+    fold_model_failure,
+)
+from perdure.messages import (
+    CallRecord,
+    Content,
+    Entry,
+    RunResult,
+    RunStatus,
+    Segment,
+    content_hash,
+)
+from perdure.reports import (
+    Judgement,
+    ModelTurn,
+    ProbeReport,
+    RecallReport,
+    ToolReport,
+    UndoReport,
+)
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
+from perdure.telemetry.executions import histories
 from perdure.telemetry.lending import Lending
 from perdure.wire import (
     CANCEL_RUN,
     JUDGE,
     MODEL,
     PROBE,
+    PUT_AWAY,
     RECALL,
     UNDO,
     ModelInput,
     ProbeInput,
+    PutAway,
     RunRequest,
     ToolInput,
     UndoInput,
@@ -43,21 +66,24 @@ from perdure.wire import (
 )
 
 
-async def project(handle: WorkflowHandle[Any, Any], converter: DataConverter) -> Projection:
-    """Return the projection of all that has happened to a run so far."""
-    projection = Projection(handle.id, converter)
-    async for event in handle.fetch_history_events():
+async def project(temporal: Client, run_id: str, *, last: bool = False) -> Projection:
+    """Return the projection of all that has happened to a run so far, as far back as the engine has it.
+
+    Args:
+        last: Read its last execution alone: enough to know where it stands, as that begins with the state of the run.
+    """
+    projection = Projection(run_id, temporal.data_converter)
+    async for event in histories(temporal, run_id, since=None if last else 0):
         await projection.feed(event)
     return projection
 
 
-async def follow(
-    handle: WorkflowHandle[Any, Any], converter: DataConverter, after: str = ""
-) -> AsyncIterator[ev.Event]:
+async def follow(temporal: Client, run_id: str, after: str = "") -> AsyncIterator[ev.Event]:
     """Yield the events after position `after`, each once and in order, until the run has ended."""
-    projection = Projection(handle.id, converter)
+    projection = Projection(run_id, temporal.data_converter)
     last = ev.position_key(after)
-    async for event in handle.fetch_history_events(wait_new_event=True):
+    since = max(last[0] // ev.EXECUTION - 1, 0)  # who had the run last is known by the execution before
+    async for event in histories(temporal, run_id, since=since, wait=True):
         for happened in await projection.feed(event):
             if ev.position_key(happened.position) > last:
                 yield happened
@@ -70,13 +96,31 @@ class _Activity:
     payloads: Sequence[Payload]
     started: datetime | None = None
     attempt: int = 1
+    leaving: continuing.Part | None = None
+
+
+@dataclass
+class Earlier:
+    """What a run has put away.
+
+    Attributes:
+        before: What was put away before the first history that was read began: only the store has it.
+        entries: What was put away since.
+        records: The same of the records.
+    """
+
+    before: Segment | None = None
+    entries: list[Entry] = field(default_factory=list[Entry])
+    records: list[CallRecord] = field(default_factory=list[CallRecord])
 
 
 class Projection(Lending):
-    """A run as its history tells it. Feed it events in order.
+    """A run as its history tells it. Feed it events in order, those of all its executions one after another.
 
     Attributes:
         started_at: When it was started, or resumed.
+        task: What the user said at the start; of a run that was resumed or continued as new, its beginning.
+        earlier: What it has put away, as far as it was read.
         workers: Who had it, in order.
         pending: Activities under way, by the id of the history's event.
     """
@@ -84,16 +128,29 @@ class Projection(Lending):
     def __init__(self, run_id: str, converter: DataConverter) -> None:
         super().__init__(run_id, converter)
         self.started_at: datetime | None = None
+        self.task: Content = ""
+        self.earlier = Earlier()
         self.workers: list[str] = []
         self.pending: dict[int, _Activity] = {}
 
+    @property
+    def entries(self) -> list[Entry]:
+        """The transcript, as far as it was read: what comes after `earlier.before`."""
+        return [*self.earlier.entries, *(self.state.messages if self.state else ())]
+
+    @property
+    def records(self) -> list[CallRecord]:
+        """The records of all calls, as far as they were read."""
+        return continuing.together(self.earlier.records, outcomes.records(self._require()))
+
     def result(self) -> RunResult:
         """Return the run's result, partial while it is open or where it was ended from outside."""
-        if self.ended:
-            return self.ended
-        assert self.state is not None and self.started_at is not None  # noqa: S101, PT018 - after the first event
-        outcome = self.state.outcome or Outcome(status="cancelled")
-        return outcomes.result_from(self.state, outcome, self._now - self.started_at)
+        result = self.ended
+        if result is None:
+            assert self.state is not None and self.started_at is not None  # noqa: S101, PT018 - after the first event
+            outcome = self.state.outcome or Outcome(status="cancelled")
+            result = outcomes.result_from(self.state, outcome, self._now - self.started_at)
+        return continuing.with_records(result, self.earlier.before, self.earlier.records) if result.before else result
 
     async def feed(self, event: HistoryEvent) -> list[ev.Event]:
         """Take one history event, and return what it means: none, one or several events."""
@@ -103,7 +160,8 @@ class Projection(Lending):
         handler = _HANDLERS.get(event.event_type)
         if handler is not None:
             before = self._standing()
-            await getattr(self, handler[0])(getattr(event, handler[1]), event)
+            if await getattr(self, handler[0])(getattr(event, handler[1]), event) is _GOES_ON:
+                before = self._standing()
             self._take_early()
             self._tell_changes(before)
         self.events.extend(self._fresh)
@@ -111,11 +169,17 @@ class Projection(Lending):
 
     # -- starting and ending -------------------------------------------------------------------------------
 
-    async def _on_started(self, attributes: Any, _: HistoryEvent) -> None:
+    async def _on_started(self, attributes: Any, _: HistoryEvent) -> object:
         request = await self._decode(attributes.input.payloads, RunRequest)
-        self.started_at = self._now
+        first, self.executions = self.state is None, request.executions
         self.state = opening_state(request, self.run_id, attributes.original_execution_run_id)
-        self._records = len(self.state.records)
+        self.started_at = self.state.began or self._now
+        self._records, self._short = len(self.state.records), self.state.short
+        if first or not request.executions:
+            self.task, self.earlier = request.input, Earlier(before=self.state.before)
+        if request.executions:
+            self._continue()
+            return _GOES_ON
         self._tell(
             ev.RunStarted,
             type="run_started",
@@ -124,6 +188,12 @@ class Projection(Lending):
             spec_hash=content_hash(self.state.spec),
             resumed=request.carried is not None or bool(request.packed),
         )
+        return None
+
+    def _continue(self) -> None:
+        """Forget what was counted in the execution before."""
+        self.pending = {}
+        self._forget()
 
     async def _on_workflow_task(self, attributes: Any, _: HistoryEvent) -> None:
         # A task that is not recorded yet is shown without identity, and comes again when it is.
@@ -213,6 +283,9 @@ class Projection(Lending):
                 call.status = CallStatus.PROBING
                 if call.doubt and probed.believed_from:  # the workflow's clock decided, which is behind the history's
                     call.doubt = call.doubt.model_copy(update={"believed_from": probed.believed_from})
+        elif kind == PUT_AWAY:
+            leaving = await self._decode(attributes.input.payloads, PutAway)
+            self.pending[event.event_id].leaving = continuing.named(state, leaving)
         elif kind == UNDO:
             undone = await self._decode(attributes.input.payloads, UndoInput)
             if effect := undoing.find(state, undone.call.position):
@@ -259,6 +332,8 @@ class Projection(Lending):
             self._fold_recall(await self._decode(payloads, RecallReport))
         elif activity.kind == JUDGE:
             self._fold_judgement(activity.id, await self._decode(payloads, Judgement))
+        elif activity.kind == PUT_AWAY and activity.leaving:
+            self._put_away(activity.leaving, await self._decode(payloads, Segment))
         elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
             outcomes.fold_report(state, call, await self._report(call, payloads))
             self._finished(call, activity)
@@ -354,6 +429,13 @@ class Projection(Lending):
         facts = len(report.message.facts) if report.message else 0
         self._tell(ev.Recalled, type="recalled", facts=facts, problem=report.problem)
 
+    def _put_away(self, part: continuing.Part, segment: Segment) -> None:
+        state = self._require()
+        self.earlier.entries.extend(part.entries)
+        self.earlier.records = continuing.together(self.earlier.records, part.records)
+        continuing.put_away(state, part, segment)
+        self._records = len(state.records)
+
     def _finished(self, call: CallState, activity: _Activity) -> None:
         """Tell of a call that was executed and has its result now."""
         if call.status is CallStatus.CLOSED:
@@ -364,7 +446,10 @@ class Projection(Lending):
         return await self._converter.decode_failure(failure)
 
 
-_NO_CALLS = (PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL)
+_GOES_ON = object()
+"""What the start of an execution gives that goes on from another: nothing of what stands then has just happened."""
+
+_NO_CALLS = (PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
 """Activities whose id is not that of the call that they execute."""
 
 _HANDLERS: dict[int, tuple[str, str]] = {

@@ -24,6 +24,7 @@ class Telling:
         state: The run's state, as the workflow has it; None before the first event.
         events: All events so far.
         ended: How it ended, or None.
+        executions: How many came before the one that was read last.
     """
 
     def __init__(self, run_id: str, converter: DataConverter) -> None:
@@ -31,6 +32,7 @@ class Telling:
         self.state: RunState | None = None
         self.events: list[ev.Event] = []
         self.ended: RunResult | None = None
+        self.executions = 0
         self._converter = converter
         self._records = 0
         self._staged: set[str] = set()
@@ -41,7 +43,7 @@ class Telling:
 
     def _tell(self, kind: type[ev.EventBase], **fields: Any) -> None:
         fields.setdefault("step", self.state.steps if self.state else 0)
-        position = f"{self._event_id}.{len(self._fresh)}"
+        position = f"{self.executions * ev.EXECUTION + self._event_id}.{len(self._fresh)}"
         event = kind(run_id=self.run_id, position=position, time=self._now, **fields)
         self._fresh.append(event)  # type: ignore[arg-type] # every EventBase here is a member of the union
 
@@ -64,7 +66,8 @@ class Telling:
                 self._tell_doubt(call)
             elif call.status is CallStatus.CLOSED and call.position not in told:
                 self._tell_result(record=outcomes.record_of(call))
-        executed = [one for one in state.records[: self._records] if one.position in self._staged]
+        known = state.records[: self._records] if self._staged else ()
+        executed = [one for one in known if one.position in self._staged]
         for record in [*state.records[self._records :], *(one for one in executed if one.status != "staged")]:
             if before.get(record.position) is not CallStatus.CLOSED and record.position not in told:
                 self._tell_result(record)

@@ -18,6 +18,7 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import WorkflowQueryFailedError
 from temporalio.worker import Worker
 
+from perdure import continuing
 from perdure.activities import providers
 from perdure.agents import Agent
 from perdure.client import Client, RunHandle
@@ -27,6 +28,7 @@ from perdure.models import ModelReply, RawCall
 from perdure.settings import Settings
 from perdure.state import RunState
 from perdure.steps import Wait, next_step
+from perdure.telemetry.executions import histories
 from perdure.telemetry.projection import Projection
 from perdure.testing import ScriptedModel
 from perdure.tools import Tool
@@ -75,12 +77,12 @@ class Finished:
     @property
     def results(self) -> list[ToolResult]:
         """The results of all calls, in call order."""
-        return [message.result for message in self.state.messages if isinstance(message, ToolMessage)]
+        return [message.result for message in self.projection.entries if isinstance(message, ToolMessage)]
 
     @property
     def notes(self) -> list[str]:
         """What the runtime told the model besides."""
-        users = [message for message in self.state.messages if message.role == "user"]
+        users = [message for message in self.projection.entries if message.role == "user"]
         return [str(message.content) for message in users if message.source == "runtime"]
 
     def told(self, kind: str) -> list[Any]:
@@ -235,18 +237,17 @@ class Stage:
             await self.stop()
 
     async def _audit(self, handle: RunHandle) -> None:
-        temporal = self.client.temporal.get_workflow_handle(handle.id)
         failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
         reset = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
         faults = [
             event
-            async for event in temporal.fetch_history_events()
+            async for event in histories(self.client.temporal, handle.id)
             if event.event_type == failed and event.workflow_task_failed_event_attributes.cause != reset
         ]
         assert not faults, f"a workflow task failed: {faults[0].workflow_task_failed_event_attributes.failure}"
         projection = await self._agreed(handle)
         assert projection.state is not None
-        assert_paired(projection.state)
+        assert_paired(whole(projection))
         for event in projection.events:
             json.loads(event.model_dump_json())
 
@@ -266,6 +267,13 @@ class Stage:
                 return projection
             left -= 1
             await asyncio.sleep(0.05)
+
+
+def whole(projection: Projection) -> RunState:
+    """Return a run's state with what it has put away."""
+    assert projection.state is not None
+    records = continuing.together(projection.earlier.records, projection.state.records)
+    return projection.state.model_copy(update={"messages": projection.entries, "records": records})
 
 
 def assert_same(own: RunState, told: RunState) -> None:

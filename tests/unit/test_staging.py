@@ -14,7 +14,19 @@ from perdure.messages import Decision
 from perdure.outcomes import records
 from perdure.policies import AgentSpec, Limits, ToolSpec
 from perdure.state import STAGED, CallStatus, Outcome, RunState, begin
-from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Recall, Undo, Wait, next_step
+from perdure.steps import (
+    AskForMore,
+    Borrow,
+    CallModel,
+    CallTools,
+    ContinueAsNew,
+    Finish,
+    Probe,
+    Recall,
+    Undo,
+    Wait,
+    next_step,
+)
 from perdure.tools import tool
 from perdure.turns import close_soon, fold_reset, fold_turn
 from tests.unit.test_steps import asks, says
@@ -74,7 +86,7 @@ def test_whatever_happens_nothing_staged_runs_unless_all_of_it_was_approved(data
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
-            case Recall() | Undo() | Borrow() | AskForMore():
+            case Recall() | Undo() | Borrow() | AskForMore() | ContinueAsNew():
                 raise AssertionError("nobody asked for it")
             case Wait():
                 move(state, data)

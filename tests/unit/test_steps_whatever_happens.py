@@ -18,7 +18,19 @@ from perdure.policies import MemoryPolicy
 from perdure.reports import ModelTurn, ProbeReport, RecallReport, ToolReport
 from perdure.resuming import carried_on
 from perdure.state import Amounts, Borrowing, CallState, CallStatus, RunState
-from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Recall, Undo, Wait, next_step
+from perdure.steps import (
+    AskForMore,
+    Borrow,
+    CallModel,
+    CallTools,
+    ContinueAsNew,
+    Finish,
+    Probe,
+    Recall,
+    Undo,
+    Wait,
+    next_step,
+)
 from perdure.turns import fail, fold_turn, interrupt, open_turn
 from tests.unit.test_steps import EFFECTS, NOW, a_run, asks, decide, ok, say, says
 
@@ -228,7 +240,7 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:
         case AskForMore(reason):
             assert reason
             control.run_short(state, reason)
-        case Undo():
+        case Undo() | ContinueAsNew():
             raise AssertionError("nobody asked for it")
         case Borrow(wanted):
             assert state.borrowing.parent, "there is nobody to ask"

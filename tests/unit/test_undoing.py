@@ -16,7 +16,19 @@ from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import UndoReport
 from perdure.resuming import carried_on
 from perdure.state import CallStatus, Doubt, Outcome, RunState, begin
-from perdure.steps import AskForMore, Borrow, CallModel, CallTools, Finish, Probe, Recall, Undo, Wait, next_step
+from perdure.steps import (
+    AskForMore,
+    Borrow,
+    CallModel,
+    CallTools,
+    ContinueAsNew,
+    Finish,
+    Probe,
+    Recall,
+    Undo,
+    Wait,
+    next_step,
+)
 from perdure.tools import Tool, tool
 from perdure.turns import close_soon, fail, fold_turn, open_turn
 from tests.unit.test_steps import asks
@@ -131,7 +143,7 @@ def test_whatever_happens_each_effect_that_was_done_is_undone_once_and_the_last_
                 undone.append(position)
             case Wait():
                 wait(state, data)
-            case Recall() | Borrow() | AskForMore() | Finish():
+            case Recall() | Borrow() | AskForMore() | Finish() | ContinueAsNew():
                 assert isinstance(step, Finish), "there is nobody to ask"
                 check(state, undone)
                 return
