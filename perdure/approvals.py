@@ -146,6 +146,8 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     call.decision = DecisionRecord(
         by=decision.by, via=via, at=now, approve=decision.approve, reason=decision.reason, edited=edited
     )
+    if state.shape and not call.asks_for_all:
+        state.decided.append(_in_words(call, call.decision))
     if call.asks_for_all:
         staging.decide(state, call.decision, _why(decision))
         return
@@ -155,6 +157,11 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     if edited and decision.arguments is not None:
         call.arguments, call.hash = decision.arguments, content_hash(decision.arguments)
     call.status = CallStatus.READY
+
+
+def _in_words(call: CallState, decided: DecisionRecord) -> str:
+    verb = f"approved{' with other arguments' if decided.edited else ''}" if decided.approve else "denied"
+    return short(f"{call.position} {call.call.name} {verb} by {decided.by}: {decided.reason}".rstrip(": "))
 
 
 def _why(decision: Decision) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
 
-from perdure import budgets, outcomes, turns
+from perdure import budgets, outcomes, pressure, turns
 from perdure import state as states
 from perdure.messages import Usage
 from perdure.policies import ToolSpec
@@ -53,9 +53,22 @@ def fold_model_failure(state: states.RunState, error: BaseException) -> None:
     if isinstance(cause, CancelledError):
         turns.interrupt(state)
         return
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    if details:
+        budgets.waste(state, Usage.model_validate(details[0]))
+    window = next((detail for detail in details[1:] if isinstance(detail, int)), None)
+    turns.fail(state, error_type(error), explain(error), window)
+
+
+def fold_compaction_failure(state: states.RunState, error: BaseException) -> None:
+    """Take in that the context could not be compacted, and what that has cost: the model is asked as it is."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause else error
     if isinstance(cause, ApplicationError) and cause.details:
         budgets.waste(state, Usage.model_validate(cause.details[0]))
-    turns.fail(state, error_type(error), explain(error))
+    elif isinstance(cause, CancelledError):
+        state.unpriced = True
+        budgets.waste(state, Usage(estimated=True))
+    pressure.give_up(state)
 
 
 def fold_failure(

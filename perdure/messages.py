@@ -200,6 +200,7 @@ class UserMessage(Data):
     Attributes:
         result: The result that the runtime tells of, of a call whose place in the transcript says that it waits.
         facts: Ids of the remembered facts that the runtime tells.
+        refs: Blobs of the store that the content names as handles. Only in what a model is shown.
     """
 
     role: Literal["user"]
@@ -207,6 +208,7 @@ class UserMessage(Data):
     source: Literal["user", "runtime"] = "user"
     result: ToolResult | None = None
     facts: list[str] = Field(default_factory=list)
+    refs: list[str] = Field(default_factory=list[str])
 
 
 class AssistantMessage(Data):
@@ -239,19 +241,76 @@ Message = Annotated[UserMessage | AssistantMessage | ToolMessage, Field(discrimi
 """What a model is shown."""
 
 
+class Verbatim(Data):
+    """What of a part of a conversation is kept word for word, where that part is not shown any more.
+
+    Attributes:
+        said: What the user has said, oldest first.
+        done: Calls of tools with effects, and how they ended, oldest first.
+        decided: What people have decided about calls, oldest first.
+        waiting: What waited for a person at that moment.
+        identifiers: Numbers, dates, amounts … of what was said or done, oldest first.
+        seen: Those of what was only read, oldest first.
+        handles: Results that can be read again, and the blobs that hold them: `(what, ref)`, oldest first.
+    """
+
+    said: list[str] = Field(default_factory=list[str])
+    done: list[str] = Field(default_factory=list[str])
+    decided: list[str] = Field(default_factory=list[str])
+    waiting: list[str] = Field(default_factory=list[str])
+    identifiers: list[str] = Field(default_factory=list[str])
+    seen: list[str] = Field(default_factory=list[str])
+    handles: list[tuple[str, str]] = Field(default_factory=list[tuple[str, str]])
+
+
 class Compaction(Data):
     """From here on the model is shown less of what was before; the transcript keeps all of it.
 
+    Entries are counted from the first one of the whole transcript.
+
     Attributes:
-        covers: So many entries, from the first one on, are replaced by `summary`.
+        covers: So many entries are replaced by `summary` and `verbatim`.
+        keeps: The one of them that is shown nonetheless, counted from 0: the newest message of the user.
+        replies: Replies of the model among those that are covered.
         summary: What they said.
+        written_by: The model that wrote it, as the agent names it; "" where it was put together without one.
+        verbatim: What is kept of them word for word.
         shortened: Long results among the first so many entries are shown as previews.
+        limit: Bytes that make a result a long one; a quarter of that is shown.
+        cut: Messages of users among them that are longer than so many bytes are shown without their middle; 0: whole.
     """
 
     role: Literal["compaction"]
     covers: int = 0
+    keeps: int | None = None
+    replies: int = 0
     summary: str = ""
+    written_by: str = ""
+    verbatim: Verbatim = Verbatim()
     shortened: int = 0
+    limit: int = 2_000
+    cut: int = 0
+
+
+DEFAULT_WINDOW = 128_000
+"""Tokens: what a model is taken to hold of which nobody knows more."""
+
+
+class ContextHealth(Data):
+    """How full a model's context is.
+
+    Attributes:
+        tokens: Of the request, as the provider counted them; estimated where it did not, or was not asked.
+        window: Tokens that the model can take, as far as known.
+    """
+
+    tokens: int = 0
+    window: int = DEFAULT_WINDOW
+
+    @property
+    def share(self) -> float:
+        """The part of the window that the request fills."""
+        return self.tokens / self.window
 
 
 Entry = Annotated[UserMessage | AssistantMessage | ToolMessage | Compaction, Field(discriminator="role")]
@@ -285,7 +344,7 @@ class Usage(Data):
         cached_tokens: Included in `input_tokens`.
         output_tokens: All tokens received. Reasoning is included.
         reasoning_tokens: Included in `output_tokens`.
-        estimated: True where a provider left usage out and it was estimated at 4 characters a token.
+        estimated: True where a provider left usage out and it was estimated at 4 bytes a token.
     """
 
     input_tokens: int = 0

@@ -248,6 +248,7 @@ def begin_undoing(state: RunState, outcome: Outcome) -> None:
     """Take into the state that its run was cut off: nothing begins any more, and each look-up begins anew."""
     state.outcome = outcome
     state.generating = None
+    state.pressure = state.pressure.model_copy(update={"under_way": False})
     for call in state.open_calls:
         if call.status in (CallStatus.ASKING, CallStatus.READY, CallStatus.QUESTION):
             text = "Not executed: the run was ended, and what it had done is undone."

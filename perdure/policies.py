@@ -122,6 +122,34 @@ class ModelSettings(Data):
     api_key_env: str = "OPENAI_API_KEY"
 
 
+DEFAULT_STRATEGY = "default"
+
+
+class ContextPolicy(Data):
+    """How much of a conversation a model is shown, and what is done where that is too much.
+
+    Attributes:
+        window: Tokens that the model can take, its reply included. Default None: what is known of the agent's first
+            model by its name and address, else 128,000; less where the provider says so when it refuses a request.
+        compact_at: A request that would fill more than this share of the window is not sent: the context is compacted
+            first. Default 0.75.
+        compact_to: The share that it fills afterwards, at most, as far as the newest turns allow it. Default 0.4.
+        keep_turns: So many of the newest turns of the model stay whole, as far as they fit. Default 6.
+        long_result: Bytes from which on a result outside of those turns is shown as a preview. Default 2,000.
+        summary_model: `PROVIDER:NAME` that writes summaries; the agent's own models stand in for it. Default None: they
+            write them themselves.
+        strategy: The name of what compacts; see `perdure.context.ContextStrategy`. Set by the agent.
+    """
+
+    window: int | None = Field(default=None, ge=256)
+    compact_at: float = Field(default=0.75, gt=0, le=1)
+    compact_to: float = Field(default=0.4, gt=0, le=1)
+    keep_turns: int = Field(default=6, ge=1)
+    long_result: int = Field(default=2_000, ge=200)
+    summary_model: str | None = Field(default=None, pattern=r"^[^:]+:.+$")
+    strategy: str = DEFAULT_STRATEGY
+
+
 class Remote(Data):
     """Where a tool lives that is served by another worker, in any language.
 
@@ -271,6 +299,7 @@ class AgentSpec(Data):
         compensate_on: Ends after which what the run did is undone. Default none.
         variables: Typed state that tools read and write. Default none.
         memory: What it remembers across runs. Default: nothing.
+        context: How much of the conversation the models are shown.
     """
 
     name: str
@@ -291,6 +320,8 @@ class AgentSpec(Data):
         own = {tool.name for tool in self.tools}
         runtime = [SEARCH_MEMORY] if self.memory and self.memory.search else []
         return [*self.tools, *(tool for tool in runtime if tool.name not in own)]
+
+    context: ContextPolicy = ContextPolicy()
 
     @property
     def models(self) -> list[str]:

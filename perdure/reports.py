@@ -8,30 +8,67 @@ from typing import Literal
 
 from pydantic import Field
 
-from perdure.messages import JSON, AssistantMessage, Data, Problem, ToolResult, Usage, UserMessage
+from perdure.messages import (
+    JSON,
+    AssistantMessage,
+    Compaction,
+    ContextHealth,
+    Data,
+    Problem,
+    ToolResult,
+    Usage,
+    UserMessage,
+)
 
 
 class ModelTurn(Data):
     """A model's reply, parsed, validated, judged and counted by the activity that got it.
 
     Attributes:
-        finish: `interrupted` where a person's message came between: the reply is dropped.
+        finish: `interrupted` where a person's message came between: the reply is dropped. `full`: the model was not
+            asked, since the request would have filled too much of its context.
         usage: Of the attempt that gave this reply.
         wasted: Of the attempts before it that failed half-way.
         cost_usd: Of both. None where a price is not known.
         model: Which of the agent's models answered, as it names them: PROVIDER:NAME.
         served: That model in the provider's words, which may be more exact.
         fallback: Why those before it did not, in the words of each, for a person; "" where it is the agent's first.
+        context: How full the model's context is with this request.
     """
 
     message: AssistantMessage
-    finish: Literal["stop", "calls", "length", "filtered", "refusal", "interrupted"] = "stop"
+    finish: Literal["stop", "calls", "length", "filtered", "refusal", "interrupted", "full"] = "stop"
     usage: Usage = Usage()
     wasted: Usage = Usage()
     cost_usd: Decimal | None = None
     model: str = ""
     served: str = ""
     fallback: str = ""
+    context: ContextHealth | None = None
+
+
+class CompactReport(Data):
+    """What was done about a conversation that is too long for the model.
+
+    Attributes:
+        entry: From here on the model is shown less; None where nothing is left to make it shorter.
+        how: `summarised` also where long results were shortened besides.
+        before: How full the context would be as it was.
+        after: How full it is now.
+        usage: Of the model call that wrote a summary.
+        wasted: Of the attempts before it that failed half-way.
+        cost_usd: Of both. None where a price is not known.
+        message: What did not go as it should, for a person, such as why no model wrote the summary.
+    """
+
+    entry: Compaction | None = None
+    how: Literal["shortened", "summarised", "nothing"] = "nothing"
+    before: ContextHealth = ContextHealth()
+    after: ContextHealth = ContextHealth()
+    usage: Usage = Usage()
+    wasted: Usage = Usage()
+    cost_usd: Decimal | None = Decimal(0)
+    message: str = ""
 
 
 class ToolReport(Data):

@@ -6,7 +6,7 @@ from perdure import loops, undoing
 from perdure.budgets import Additions
 from perdure.messages import UserMessage
 from perdure.outcomes import doubt
-from perdure.state import CallStatus, Doubt, RunState
+from perdure.state import CallStatus, Doubt, Pressure, RunState
 
 GO_ON = "The limit was raised: tools can be called again. Go on where you stopped."
 ONCE_MORE = "The run was resumed: what failed may work now. Try it once more, or do something else."
@@ -33,7 +33,8 @@ def carried_on(state: RunState, more: Additions) -> RunState:
     counters stay; a run that it ended may go one round more before calls are refused again.
     """
     recall = state.recall if state.recall == "done" else ""
-    changed = {"limits": more.to(state.limits), "recall": recall, **_AFRESH}
+    pressure = Pressure(window=state.pressure.window)
+    changed = {"limits": more.to(state.limits), "recall": recall, "pressure": pressure, **_AFRESH}
     resumed = state.model_copy(deep=True, update=changed)
     resumed.borrowing = state.borrowing.model_copy(update={"over": False, "unfit": False})
     if state.closing:

@@ -18,6 +18,7 @@ from perdure.messages import (
     CallRecord,
     Cancellation,
     Content,
+    ContextHealth,
     Data,
     DecisionRecord,
     Entry,
@@ -38,6 +39,7 @@ class Phase(StrEnum):
 
     INITIALIZING = "initializing"
     GENERATING = "generating"
+    COMPACTING = "compacting"
     EXECUTING_TOOLS = "executing_tools"
     WAITING = "waiting"
     UNDOING = "undoing"
@@ -155,6 +157,33 @@ class Generation(BaseModel):
     topped_up: bool = False
 
 
+class Pressure(Data):
+    """How far a run's context has become too full for its model.
+
+    Attributes:
+        due: Why it is to be compacted before the model is asked again: it is `full`, or a request was `refused` as too
+            long; "" where it is not.
+        under_way: It is being compacted; the first `decided` of the run's decisions go into the summary.
+        tight: How often it was compacted since the model last replied.
+        over: Nothing is left to make it shorter: the model is asked as it is.
+        relieved: It was compacted since little was left of the budget, which is done once.
+        window: Tokens that the model can take, as a provider said when it refused a request; None: none has.
+    """
+
+    due: Literal["", "full", "refused"] = ""
+    under_way: bool = False
+    decided: int = 0
+    tight: int = 0
+    over: bool = False
+    relieved: bool = False
+    window: int | None = None
+
+    @property
+    def unasked(self) -> bool:
+        """Whether the model was to be asked, and has not replied since for want of room."""
+        return bool(self.due or self.tight or self.over)
+
+
 class TurnSeen(Data):
     """What a turn asked for and was given: hash of each call → hash of its result, and of the words of a failed one."""
 
@@ -270,6 +299,8 @@ class RunState(BaseModel):
         variables: What tools have written for each other and for the model; see `Agent(variables=…)`.
         recall: Whether the model has been told what is remembered.
         began: When its first execution started, or the first one since it was resumed; None in that one itself.
+        decided: What people have decided about calls since the context was last summed up, in words.
+        context: How full the model's context was at the last turn.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -286,6 +317,9 @@ class RunState(BaseModel):
     session: SessionTurn | None = None
     user: str = ""
     tenant: str = ""
+    decided: list[str] = Field(default_factory=list[str])
+    context: ContextHealth | None = None
+    pressure: Pressure = Pressure()
     began: datetime | None = None
     recall: Literal["", "asked", "done"] = ""
     calls: list[CallState] = Field(default_factory=list[CallState])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure import budgets, loops, staging, variables
+from perdure import budgets, loops, pressure, staging, variables
 from perdure.messages import ToolCall, ToolResult, Usage, UserMessage, content_hash
 from perdure.outcomes import close_call, end_turn, fold_if_all_closed, news_of, record_of, result_of
 from perdure.reports import ModelTurn
@@ -58,6 +58,10 @@ def close_soon(state: RunState) -> None:
 def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     """Take a model's reply into the state: its calls, or the answer, or what was wrong with it."""
     state.generating = None
+    if turn.finish == "full":
+        pressure.fill(state, turn)
+        return
+    pressure.relax(state, turn)
     state.steps += 1
     budgets.spend(state, turn)
     if turn.finish == "interrupted":
@@ -92,13 +96,18 @@ BUDGET = "budget"
 """The type of a model call's failure that means: what the run may spend does not allow it."""
 
 
-def fail(state: RunState, failure: str, reason: str) -> None:
+def fail(state: RunState, failure: str, reason: str, window: int | None = None) -> None:
     """End the run as `failed`, or as `budget_exhausted` where that is why its model was not asked.
 
     Before that, a run that has a parent asks it for more, and one that is to ask people pauses. It just goes on where
-    its limits have been raised since the model was asked.
+    its limits have been raised since the model was asked, or where its context can be made shorter.
+
+    Args:
+        window: Tokens that the model can take, where the failure says so.
     """
     topped_up, state.generating = bool(state.generating and state.generating.topped_up), None
+    if failure == pressure.TOO_LONG and pressure.refuse(state, window):
+        return
     if failure == BUDGET and topped_up:
         return
     if failure == BUDGET and state.borrowing.possible and not state.borrowing.unfit:
@@ -114,6 +123,7 @@ def fail(state: RunState, failure: str, reason: str) -> None:
 def interrupt(state: RunState) -> None:
     """Take in that a model call was broken off before it could tell what it used."""
     state.generating = None
+    pressure.relax(state)
     state.steps += 1
     state.unpriced = True
     budgets.waste(state, Usage(estimated=True))

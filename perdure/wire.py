@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 from datetime import datetime, timedelta
+from typing import Literal
 
 from pydantic import Field
 
@@ -16,6 +17,7 @@ from perdure.state import RunState, SessionTurn, begin
 
 WORKFLOW = "AgentWorkflow"
 MODEL = "perdure.model"
+COMPACT = "perdure.compact"
 JUDGE = "perdure.judge"
 PROBE = "perdure.probe"
 UNDO = "perdure.undo"
@@ -125,6 +127,8 @@ class ModelInput(Data):
         allowance: What the call may spend.
         ran: How long the run has gone on, without the time spent waiting for people.
         variables: What the model is shown of them, at the end of the request; None where it is nothing.
+        compacts: The model is not asked where the request fills too much of its context: the run compacts it first.
+        window: See `Pressure.window`.
     """
 
     agent: str
@@ -139,6 +143,24 @@ class ModelInput(Data):
     allowance: Allowance = Allowance()
     ran: timedelta = timedelta()
     variables: dict[str, JSON] | None = None
+    compacts: bool = False
+    window: int | None = None
+
+
+class CompactInput(ModelInput):
+    """A conversation that is too long for the model, named as in a model call.
+
+    Attributes:
+        why: It is `full`, a request was `refused`, or little is left of the `budget`: then no model is asked.
+        tight: How often it was compacted since the model last replied: each time less is left of it.
+        waiting: What waits for a person now, in words.
+        decided: What people have decided since it was last summed up, in words.
+    """
+
+    why: Literal["full", "refused", "budget"]
+    tight: int = 0
+    waiting: list[str] = Field(default_factory=list[str])
+    decided: list[str] = Field(default_factory=list[str])
 
 
 class Page(Data):

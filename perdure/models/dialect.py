@@ -6,9 +6,11 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any, cast
 
+from perdure.context import Once
 from perdure.errors import ModelError
 from perdure.messages import JSON, AssistantMessage, Content, Message, TextPart, ToolMessage, Usage, UserMessage
 from perdure.models import ModelReply, ModelRequest, RawCall
@@ -18,7 +20,9 @@ NAME_LIMIT = 64
 DESCRIPTION_LIMIT = 1024
 """Characters of a function's description that OpenAI accepts."""
 
-CHARACTERS_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
+"""Of UTF-8: about right for English, and for languages whose characters take three bytes each."""
+
 TOKENS_PER_ATTACHMENT = 1000
 """Of an image or file, where a provider leaves usage out: its base64 text would say far too much."""
 
@@ -251,7 +255,7 @@ def usage_or_estimate(written: Mapping[str, int | None], request: ModelRequest, 
     return Usage(
         input_tokens=sent if sent is not None else request_tokens(request),
         cached_tokens=written.get("cached") or 0,
-        output_tokens=received if received is not None else _tokens(_reply_characters(reply)),
+        output_tokens=received if received is not None else _tokens(_reply_bytes(reply)),
         reasoning_tokens=written.get("reasoning") or 0,
         estimated=sent is None or received is None,
     )
@@ -263,36 +267,41 @@ def usage_of_part(request: ModelRequest, characters: int) -> Usage:
 
 
 def request_tokens(request: ModelRequest) -> int:
-    """Return an estimate of the tokens of a request, its tools included: 4 characters a token, attachments flat."""
-    return _tokens(_request_characters(request))
+    """Return an estimate of the tokens of a request, its tools included: 4 bytes a token, attachments flat."""
+    tools = sum(_bytes(t.name) + _bytes(t.description) + _bytes(to_text(t.parameters)) for t in request.tools)
+    messages = sum(_sizes.get(message, "", partial(_message_bytes, message)) for message in request.messages)
+    return _tokens(_bytes(request.instructions) + tools + messages)
 
 
-def _tokens(characters: int) -> int:
-    return -(-characters // CHARACTERS_PER_TOKEN)
+_sizes: Once[int] = Once()
 
 
-def _reply_characters(reply: ModelReply) -> int:
-    calls = sum(len(call.name) + len(call.arguments) for call in reply.calls)
-    return len(reply.text) + calls + sum(len(to_text(item)) for item in reply.reasoning)
+def _tokens(size: int) -> int:
+    return -(-size // BYTES_PER_TOKEN)
 
 
-def _request_characters(request: ModelRequest) -> int:
-    tools = sum(len(t.name) + len(t.description) + len(to_text(t.parameters)) for t in request.tools)
-    return len(request.instructions) + tools + sum(_message_characters(message) for message in request.messages)
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _message_characters(message: Message) -> int:
+def _reply_bytes(reply: ModelReply) -> int:
+    calls = sum(_bytes(call.name) + _bytes(call.arguments) for call in reply.calls)
+    return _bytes(reply.text) + calls + sum(_bytes(to_text(item)) for item in reply.reasoning)
+
+
+def _message_bytes(message: Message) -> int:
     match message:
         case UserMessage(content=content):
-            return _content_characters(content)
-        case AssistantMessage(text=text, calls=calls):
-            return len(text) + sum(len(call.name) + len(to_text(call.arguments)) for call in calls)
+            return _content_bytes(content)
+        case AssistantMessage(text=text, calls=calls, reasoning=reasoning):
+            asked = sum(_bytes(call.name) + _bytes(to_text(call.arguments)) for call in calls)
+            return _bytes(text) + asked + sum(_bytes(to_text(item)) for item in reasoning)
         case ToolMessage(result=result):
-            return len(render_result(result))
+            return _bytes(render_result(result))
 
 
-def _content_characters(content: Content) -> int:
+def _content_bytes(content: Content) -> int:
     if isinstance(content, str):
-        return len(content)
-    attachment = TOKENS_PER_ATTACHMENT * CHARACTERS_PER_TOKEN
-    return sum(len(part.text) if isinstance(part, TextPart) else attachment for part in content)
+        return _bytes(content)
+    attachment = TOKENS_PER_ATTACHMENT * BYTES_PER_TOKEN
+    return sum(_bytes(part.text) if isinstance(part, TextPart) else attachment for part in content)

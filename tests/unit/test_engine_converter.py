@@ -15,6 +15,7 @@ from perdure.messages import (
     CallRecord,
     Cancellation,
     Compaction,
+    ContextHealth,
     Data,
     Decision,
     DecisionRecord,
@@ -37,10 +38,12 @@ from perdure.messages import (
     Undone,
     Usage,
     UserMessage,
+    Verbatim,
 )
 from perdure.policies import (
     AgentSpec,
     Approval,
+    ContextPolicy,
     Limits,
     MemoryPolicy,
     ModelSettings,
@@ -68,6 +71,10 @@ TOOL = ToolSpec(
 )
 SAMPLES: list[Data] = [
     Compaction(role="compaction", covers=2, summary="short", shortened=3),
+    Compaction(role="compaction", covers=2, keeps=0, verbatim=Verbatim(done=["book(): ok"]), limit=400, cut=900),
+    Verbatim(said=["go"], identifiers=["book: id=BK-1"], handles=[("look()", "0" * 32)]),
+    ContextHealth(tokens=900, window=4_000),
+    ContextPolicy(window=16_000, summary_model="m:m"),
     Segment(ref="0" * 32, length=3, records=1, head="a"),
     SegmentBody(entries=[Compaction(role="compaction")], records=[CallRecord(position="1.1", name="t", status="ok")]),
     MemoryPolicy(scopes=["tenant"], recall=3, model="m:m"),
