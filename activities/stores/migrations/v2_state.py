@@ -105,5 +105,5 @@ def _facts() -> None:
         sa.Column("body", sa.JSON, nullable=False),
     )
     op.create_index("perdure_facts_id", "perdure_facts", ["namespace", "id"], unique=True)
-    op.create_index("perdure_facts_subject", "perdure_facts", ["namespace", "scope", "subject"])
+    op.create_index("perdure_facts_subject", "perdure_facts", ["namespace", "tenant", "scope", "subject"])
     op.create_index("perdure_facts_superseded_by", "perdure_facts", ["namespace", "superseded_by"])
