@@ -73,10 +73,10 @@ $(VENV)/.engine: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo 'Installing Perdure and its tests into $(VENV) …' >&2
-	@$(PIP) install -e '.[engine,postgres,test]'
+	@$(PIP) install -e '.[engine,postgres,s3,test]'
 	@touch $@ $(VENV)/.engine
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	@echo 'Installing Perdure, its tests and their tools into $(VENV) …' >&2
-	@$(PIP) install -e '.[engine,postgres,dev]'
+	@$(PIP) install -e '.[engine,postgres,s3,dev]'
 	@touch $@ $(VENV)/.test $(VENV)/.engine

@@ -77,6 +77,8 @@ class Settings(BaseSettings):
     Attributes:
         home: Folder of the embedded engine and of the embedded store. Default `.perdure`.
         store: SQLAlchemy address of the store. Default: `store.db` in `home`.
+        blobs: Where the store keeps large things: `s3://BUCKET/PREFIX`. Default: `blobs` beside a SQLite file, or in
+            PostgreSQL itself.
         task_queue: Queue of the agents; default: one per agent file. Set it where client and worker see the
             file at different paths.
         heartbeat_timeout: A worker silent for so long is taken for lost. Default 5 s.
@@ -107,6 +109,7 @@ class Settings(BaseSettings):
 
     home: Path = Path(".perdure")
     store: str | None = None
+    blobs: str | None = None
     task_queue: str | None = None
     heartbeat_timeout: Duration = Field(default=timedelta(seconds=5), gt=timedelta())
     grace: Duration = Field(default=timedelta(seconds=10), ge=timedelta())

@@ -287,7 +287,7 @@ class Store(Catalogue, Blobs, Archive, Sessions, Memories, Protocol):
 
 def store_of(settings: Settings) -> Store:
     """Return the store that `settings` lead to; see `open_store`."""
-    return open_store(store_url(settings))
+    return open_store(store_url(settings), settings.blobs or "")
 
 
 def store_url(settings: Settings) -> str:
@@ -295,15 +295,16 @@ def store_url(settings: Settings) -> str:
     return settings.store or f"sqlite:///{settings.folder / 'store.db'}"
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, blobs: str = "") -> Store:
     """Return the store at a SQLAlchemy address; it connects when first used, and makes its tables if missing.
 
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`; the drivers are ours.
+        blobs: Where the bytes of new blobs go: `s3://BUCKET/PREFIX`; "" for files beside SQLite's, PostgreSQL itself.
 
     Raises:
         ConnectionFailed: If it is not such an address, or the driver is not installed.
     """
     from perdure.activities.stores.sql import SQLStore  # SQLAlchemy takes 0.3 s to import
 
-    return SQLStore(url)
+    return SQLStore(url, blobs)

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from perdure.activities.stores import Owner
 from perdure.activities.stores.database import Database, whole
-from perdure.activities.stores.places import Place
+from perdure.activities.stores.places import Files, Place, place_of
 from perdure.activities.stores.tables import BLOBS, OWNERS, PARTS
 from perdure.messages import blob_ref
 
@@ -24,29 +24,33 @@ class SQLBlobs(Database):
     """See `perdure.activities.stores.Blobs`, and `sweep` of `Archive`.
 
     Args:
-        place: Where the bytes of new blobs go; None for the table.
+        place: Where the bytes of new blobs go; "" for files beside the database's own, or, without one, a table.
     """
 
-    def __init__(self, url: str, place: Place | None = None) -> None:
+    def __init__(self, url: str, place: str = "") -> None:
         super().__init__(url)
-        self._place = place
+        self._places: dict[str, Place] = {}
+        name = place or (Files.name if self.file else "")
+        self._place = self._at(name) if name else None
 
     @whole
     async def put(self, data: bytes, owner: Owner) -> str:
         """See `Blobs.put`."""
         ref = blob_ref(data)
-        if self._place:
-            await self._keep(self._place, ref, data)
+        place = self._place
+        with self._said():
+            if place and not await place.has(ref, len(data)):
+                async with self._writing() as connection:  # before its bytes, which a crash would leave to nobody
+                    await self._row(connection, ref, len(data))
+                await place.write(ref, data)
         async with self._writing() as connection:
             # From here on the row is locked: a sweep that deletes the blob comes before, or finds that it has an owner.
-            row = {"size": len(data), "used_at": datetime.now(UTC), "place": self._place.name if self._place else ""}
-            statement = self._insert(BLOBS).values(ref=ref, **row)
-            await connection.execute(statement.on_conflict_do_update(index_elements=["ref"], set_=row))
+            await self._row(connection, ref, len(data))
             await connection.execute(self._insert(OWNERS).values(ref=ref, owner=owner).on_conflict_do_nothing())
-            if self._place:
-                await self._keep(self._place, ref, data)
-            else:
+            if not place:
                 await self._keep_parts(connection, ref, data)
+            elif not await place.has(ref, len(data)):
+                await place.write(ref, data)
         return ref
 
     @whole
@@ -56,7 +60,8 @@ class SQLBlobs(Database):
             place = await connection.scalar(select(BLOBS.c.place).where(BLOBS.c.ref == ref)) if connection else None
             data = b"".join([part async for part in _parts(connection, ref)]) if connection and place == "" else None
         if place:
-            data = await self._at(place).read(ref)
+            with self._said():
+                data = await self._at(place).read(ref)
         if data is None:
             raise LookupError(f"The store does not have blob {ref} (any more).")
         if blob_ref(data) != ref:
@@ -66,29 +71,34 @@ class SQLBlobs(Database):
     @whole
     async def own(self, refs: Collection[str], owner: Owner) -> None:
         """See `Blobs.own`."""
+        if not refs:
+            return
+        locked = select(BLOBS.c.ref, BLOBS.c.size, BLOBS.c.place).where(BLOBS.c.ref.in_(refs)).order_by(BLOBS.c.ref)
         async with self._writing() as connection:
-            locked = select(BLOBS.c.ref).where(BLOBS.c.ref.in_(refs)).order_by(BLOBS.c.ref).with_for_update()
-            found = set(await connection.scalars(locked))
-            if lost := sorted(set(refs) - found):
-                raise LookupError(f"The store does not have blob {lost[0]} (any more).")
-            await self._touch(connection, found)
-            for ref in found:
+            rows = await connection.execute(locked.with_for_update())
+            found = {row.ref: (row.size, row.place) for row in rows}
+            owned = set(await connection.scalars(select(OWNERS.c.ref).where(OWNERS.c.ref.in_(refs))))
+            for ref in sorted(refs):
+                # Of one without owner the bytes may have been written, or not, before a crash.
+                there = ref in owned or (ref in found and await self._has(connection, ref, *found[ref]))
+                if not there:
+                    raise LookupError(f"The store does not have blob {ref} (any more).")
                 await connection.execute(self._insert(OWNERS).values(ref=ref, owner=owner).on_conflict_do_nothing())
+            await self._touch(connection, found)
 
     @whole
     async def sweep(self, older_than: datetime) -> int:
         """See `Archive.sweep`."""
-        if self._place:
-            async for ref, size, at in self._place.older(older_than):
-                row = {"ref": ref, "size": size, "used_at": at, "place": self._place.name}
-                async with self._writing() as connection:  # what was written, and then not owned, goes like all others
-                    await connection.execute(self._insert(BLOBS).values(**row).on_conflict_do_nothing())
         freed = 0
         while True:
             some = await self._sweep(older_than)
             freed += sum(some)
             if len(some) < _BATCH:
-                return freed
+                break
+        if self._place:
+            with self._said():
+                await self._place.tidy(older_than)
+        return freed
 
     async def _sweep(self, older_than: datetime) -> list[int]:
         owned = exists().where(OWNERS.c.ref == BLOBS.c.ref)
@@ -114,13 +124,18 @@ class SQLBlobs(Database):
         now = datetime.now(UTC)
         await connection.execute(update(BLOBS).where(BLOBS.c.ref.in_(refs)).values(used_at=now))
 
-    async def _keep(self, place: Place, ref: str, data: bytes) -> None:
-        if not await place.has(ref, len(data)):
-            await place.write(ref, data)
+    async def _row(self, connection: AsyncConnection, ref: str, size: int) -> None:
+        row = {"size": size, "used_at": datetime.now(UTC), "place": self._place.name if self._place else ""}
+        statement = self._insert(BLOBS).values(ref=ref, **row)
+        await connection.execute(statement.on_conflict_do_update(index_elements=["ref"], set_=row))
+
+    async def _has(self, connection: AsyncConnection, ref: str, size: int, place: str) -> bool:
+        if place:
+            return await self._at(place).has(ref, size)
+        return await _size(connection, ref) == size
 
     async def _keep_parts(self, connection: AsyncConnection, ref: str, data: bytes) -> None:
-        have = await connection.scalar(select(func.sum(func.length(PARTS.c.data))).where(PARTS.c.ref == ref))
-        if have == len(data):
+        if await _size(connection, ref) == len(data):
             return
         await connection.execute(delete(PARTS).where(PARTS.c.ref == ref))
         for number, start in enumerate(range(0, len(data), _PART)):
@@ -128,9 +143,14 @@ class SQLBlobs(Database):
             await connection.execute(PARTS.insert().values(ref=ref, number=number, data=part))
 
     def _at(self, name: str) -> Place:
-        if self._place and self._place.name == name:
-            return self._place
-        raise LookupError(f"It is kept in {name}, which is not set as PERDURE_BLOBS here.")
+        """Return a place; what was kept in an earlier one is read there."""
+        if name not in self._places:
+            self._places[name] = place_of(name, self.file)
+        return self._places[name]
+
+
+async def _size(connection: AsyncConnection, ref: str) -> int:
+    return await connection.scalar(select(func.sum(func.length(PARTS.c.data))).where(PARTS.c.ref == ref)) or 0
 
 
 async def _parts(connection: AsyncConnection, ref: str) -> AsyncIterator[bytes]:

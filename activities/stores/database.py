@@ -194,5 +194,7 @@ def _begin(connection: Connection) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no reply within {PATIENCE} s"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f": {error.filename}" if error.filename else "")
     first = str(getattr(error, "orig", None) or error).partition("\n")[0]
     return first.rpartition(">: ")[2].rstrip(".")

@@ -1,4 +1,4 @@
-"""Where the bytes of blobs can be beside the database: files."""
+"""Where the bytes of blobs can be beside the database: files, or a bucket."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-_REF = re.compile("[0-9a-f]{32}")
+from perdure.errors import ConnectionFailed
 
 
 class Place(Protocol):
@@ -36,9 +36,30 @@ class Place(Protocol):
         """Delete those that are here."""
         ...
 
-    def older(self, than: datetime) -> AsyncIterator[tuple[str, int, datetime]]:
-        """Yield what was written before `than`: reference, size, when."""
+    async def tidy(self, older_than: datetime) -> None:
+        """Delete what writes that broke off before `older_than` have left."""
         ...
+
+
+def place_of(name: str, database: Path | None) -> Place:
+    """Return the place of that name: `files`, or `s3://BUCKET/PREFIX`.
+
+    Args:
+        database: The file of the database, beside which the folder of files is.
+
+    Raises:
+        ConnectionFailed: If there is no such place here.
+    """
+    if name == Files.name and database:
+        return Files(database.with_name("blobs" if database.stem == "store" else f"{database.stem}.blobs"))
+    if re.fullmatch("s3://[a-zA-Z0-9][^/?#]*(/[^?#]*)?", name):
+        from perdure.activities.stores.s3 import Bucket
+
+        return Bucket(name)
+    raise ConnectionFailed(f"Blobs can't be in {name!r}: PERDURE_BLOBS is s3://BUCKET or s3://BUCKET/PREFIX.")
+
+
+_DRAFT = ".draft-"
 
 
 class Files:
@@ -65,10 +86,9 @@ class Files:
         """See `Place.remove`."""
         await asyncio.to_thread(self._remove, refs)
 
-    async def older(self, than: datetime) -> AsyncIterator[tuple[str, int, datetime]]:
-        """See `Place.older`; what a crash left half-written is deleted."""
-        for found in await asyncio.to_thread(self._older, than):
-            yield found
+    async def tidy(self, older_than: datetime) -> None:
+        """See `Place.tidy`."""
+        await asyncio.to_thread(self._tidy, older_than.timestamp())
 
     def _path(self, ref: str) -> Path:
         return self._folder / ref[:2] / ref[2:]
@@ -81,7 +101,7 @@ class Files:
     def _write(self, ref: str, data: bytes) -> None:
         path = self._path(ref)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{uuid.uuid4().hex}")
+        draft = path.with_name(f"{_DRAFT}{uuid.uuid4().hex}")
         try:
             with draft.open("xb") as file:
                 file.write(data)
@@ -102,18 +122,11 @@ class Files:
         for ref in refs:
             self._path(ref).unlink(missing_ok=True)
 
-    def _older(self, than: datetime) -> list[tuple[str, int, datetime]]:
-        found: list[tuple[str, int, datetime]] = []
-        for path in self._folder.glob("*/*"):
+    def _tidy(self, older_than: float) -> None:
+        for draft in self._folder.glob(f"*/{_DRAFT}*"):
             with suppress(FileNotFoundError):
-                status = path.stat()
-                at = datetime.fromtimestamp(status.st_mtime, UTC)
-                ref = path.parent.name + path.name
-                if at < than and _REF.fullmatch(ref):
-                    found.append((ref, status.st_size, at))
-                elif at < than:
-                    path.unlink()
-        return found
+                if draft.stat().st_mtime < older_than:
+                    draft.unlink()
 
 
 def _sync(folder: Path) -> None:
