@@ -20,6 +20,7 @@ from perdure.activities.afterwards import Afterwards
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
+from perdure.activities.learning import Learning
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.put_away import Archivist
@@ -71,16 +72,17 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         conversations = Conversations(settings.cache_bytes, load)
         recollection = Recollection(store, by_name, conversations, load)
         edge = Edge(settings)
+        learning = Learning(client, store, edge, load)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection)
         others: list[Callable[..., Any]] = [
             Afterwards(client, store).archive,
             Archivist(client, conversations, store).put_away,
-            recollection.recall,
+            *(recollection.recall, learning.remember),
         ]
         workers = [
             _worker(client, task_queue, models, tools, others, settings),
-            *_model_workers(client, task_queue, models, by_name, settings),
+            *_model_workers(client, task_queue, [models.model, learning.learn], by_name, settings),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop:
             announcing = asyncio.create_task(_announce(store, client.namespace, by_name, task_queue))
@@ -153,7 +155,11 @@ def _worker(
 
 
 def _model_workers(
-    client: Client, task_queue: str, models: ModelActivities, agents: Mapping[str, Agent], settings: Settings
+    client: Client,
+    task_queue: str,
+    activities: Sequence[Callable[..., Any]],
+    agents: Mapping[str, Agent],
+    settings: Settings,
 ) -> list[Worker]:
     """Return a worker of model calls for each provider: a waiting run may need one that no agent names any more."""
     named = {model_queue(task_queue, agent.spec.model) for agent in agents.values()}
@@ -163,7 +169,7 @@ def _model_workers(
         Worker(
             client,
             task_queue=queue,
-            activities=[models.model],
+            activities=activities,
             max_concurrent_activities=settings.model_slots,
             max_concurrent_activity_task_polls=None if queue in named else 1,
             max_task_queue_activities_per_second=queues.get(queue),

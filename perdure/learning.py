@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from perdure.memory import LONGEST_FACT, Circle, Fact, circle_of, one_line
+from perdure.memory import LONGEST_FACT, Circle, Fact, Learnt, circle_of, one_line
 from perdure.messages import AssistantMessage, Data, Entry, ToolMessage, UserMessage, content_hash, parse_json
 from perdure.policies import AgentSpec, Scope
 from perdure.recalling import text_of
-from perdure.screening import carries_secret, is_order, own_words, plain
+from perdure.screening import carries_secret, is_order, own_words, plain, repeats
 from perdure.state import RunState
 
 MOST_FACTS = 10
@@ -37,15 +37,6 @@ class Said(Data):
 
     who: Literal["user", "assistant"]
     text: str
-
-
-class Learnt(Data):
-    """A fact that a model has picked out. `supersedes` are ids of facts that it replaces."""
-
-    text: str
-    scope: Scope
-    quote: str = ""
-    supersedes: list[str] = Field(default_factory=list)
 
 
 class Picked(Data):
@@ -205,7 +196,7 @@ def _refusal(fact: Learnt, said: Sequence[Said], tools: Sequence[str], known: se
     speakers = {one.who for one in said if quote and quote in plain(one.text)}
     if not speakers:
         return "nobody has said it"
-    if "user" not in speakers and any(quote in plain(result) or plain(text) in plain(result) for result in tools):
+    if "user" not in speakers and any(repeats(words, result) for words in (quote, text) for result in tools):
         return "it came from a tool"
     if is_order(text):
         return "it reads like an order"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol, get_args, runtime_checkable
 
+from pydantic import Field
+
 from perdure.errors import AgentError
 from perdure.messages import JSON, Data, Message, UserMessage
 from perdure.policies import AgentSpec, MemoryPolicy, Scope
@@ -41,6 +43,20 @@ class Fact(Data):
     at: datetime
     superseded_by: str = ""
     forgotten_at: datetime | None = None
+
+
+class Learnt(Data):
+    """A fact that a model has picked out of a conversation.
+
+    Attributes:
+        quote: The words from which it follows.
+        supersedes: The facts that it replaces, by id; in the model's own answer, by the names that it was given.
+    """
+
+    text: str
+    scope: Scope
+    quote: str = ""
+    supersedes: list[str] = Field(default_factory=list)
 
 
 class Circle(Data):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from perdure.memory import Circle, Learnt
 from perdure.messages import (
     JSON,
     AssistantMessage,
@@ -108,6 +109,38 @@ class RecallReport(Data):
     """What is remembered: the message that says it, or why nothing could be looked up; None and "" where nothing is."""
 
     message: UserMessage | None = None
+    problem: str = ""
+
+
+class LearnReport(Data):
+    """What a model has found worth remembering of a run.
+
+    Attributes:
+        circle: In whose memory it is to be kept; None where nothing is to be remembered.
+        dropped: Why each of the facts that are not believed is not.
+        usage: Of all that was asked, attempts that failed half-way included, as in `cost_usd`.
+        cost_usd: None where a price is not known.
+        model: Which model answered.
+        problem: Why nothing could be made of the run; "" where something could.
+    """
+
+    circle: Circle | None = None
+    facts: list[Learnt] = Field(default_factory=list[Learnt])
+    dropped: list[str] = Field(default_factory=list)
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = Decimal(0)
+    model: str = ""
+    problem: str = ""
+
+
+class Remembered(Data):
+    """What became of remembering a run: `facts` are the ids of those kept; the rest is as in `LearnReport`."""
+
+    facts: list[str] = Field(default_factory=list)
+    dropped: list[str] = Field(default_factory=list)
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = Decimal(0)
+    model: str = ""
     problem: str = ""
 
 

@@ -30,6 +30,17 @@ def plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", unicodedata.normalize("NFKC", text).casefold()))
 
 
+_SENTENCE, _WIDE_SENTENCE = 20, 10
+"""Letters and digits, and Chinese signs, from which on a text that is the same is no name or number any more."""
+
+
+def repeats(text: str, source: str) -> bool:
+    """Return whether a part of `text` as long as a sentence is word for word in `source`; a name or a number is not."""
+    compact, found = plain(text).replace(" ", ""), plain(source).replace(" ", "")
+    length = _SENTENCE if compact.isascii() else _WIDE_SENTENCE
+    return any(compact[at : at + length] in found for at in range(len(compact) - length + 1))
+
+
 _CHECKS = "(approv|confirm|permission|verif|authori[sz])"
 _LACKING = r"(without|skip\w*|bypass\w*|no|never|not (need|ask|requir|wait)\w*)"
 _MAY = "(must|should|shall|may|can|will|has to|have to|needs? to|ought to|is (to|allowed|required|supposed))"

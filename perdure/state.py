@@ -298,6 +298,7 @@ class RunState(BaseModel):
         before: The part of the transcript, and of the records, that was put away; `messages` and `records` come after.
         variables: What tools have written for each other and for the model; see `Agent(variables=…)`.
         recall: Whether the model has been told what is remembered.
+        start: How many entries of the transcript were there before the run.
         began: When its first execution started, or the first one since it was resumed; None in that one itself.
         decided: What people have decided about calls since the context was last summed up, in words.
         context: How full the model's context was at the last turn.
@@ -312,6 +313,7 @@ class RunState(BaseModel):
     resets: int = 0
     shape: int = 0
     before: Segment | None = None
+    start: int = 0
     messages: list[Entry] = Field(default_factory=list[Entry])
     variables: dict[str, JSON] = Field(default_factory=dict)
     session: SessionTurn | None = None
@@ -378,6 +380,8 @@ def begin(
     run_id: str, spec: AgentSpec, content: Content, limits: Limits | None, execution: str, parent: str = "", **rest: Any
 ) -> RunState:
     """Return the state of a run that has just started. `execution` makes the idempotency keys unique."""
-    rules: dict[str, Any] = {"limits": limits or spec.limits, "execution": execution, **rest}
+    before: Segment | None = rest.get("before")
+    start = before.length if before else 0
+    rules: dict[str, Any] = {"limits": limits or spec.limits, "execution": execution, "start": start, **rest}
     first = UserMessage(role="user", content=content)
     return RunState(run_id=run_id, spec=spec, messages=[first], borrowing=Borrowing(parent=parent), **rules)

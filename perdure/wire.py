@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from perdure.budgets import Allowance
-from perdure.memory import Circle
+from perdure.memory import Circle, Learnt
 from perdure.messages import JSON, Content, Data, Entry, Segment, content_hash
 from perdure.policies import AgentSpec, Effect, Limits
 from perdure.state import RunState, SessionTurn, begin
@@ -27,6 +27,7 @@ CANCEL_RUN = "perdure.cancel"
 AFTERWARDS = "perdure.afterwards"
 ARCHIVE = "perdure.archive"
 END_TURN = "perdure.end_turn"
+LEARN = "perdure.learn"
 REMEMBER = "perdure.remember"
 RECALL = "perdure.recall"
 PUT_AWAY = "perdure.put_away"
@@ -278,7 +279,7 @@ class AfterRun(Data):
         heartbeat: A worker silent for so long is taken for lost.
         goes_on: It continues as new: the run has not ended.
         session: The turn that it was, to be ended.
-        remember: Its agent remembers what is said to it.
+        remember: The model that picks out what is remembered of it; "" where nothing is.
     """
 
     run_id: str
@@ -287,7 +288,16 @@ class AfterRun(Data):
     heartbeat: timedelta = timedelta(seconds=5)
     goes_on: bool = False
     session: SessionTurn | None = None
-    remember: bool = False
+    remember: str = ""
+
+
+class RememberInput(Data):
+    """Facts of a run, to be kept in the memory of a circle; `at` is when they were picked out."""
+
+    run_id: str
+    circle: Circle
+    facts: list[Learnt]
+    at: datetime
 
 
 _LONGEST_ID = 900

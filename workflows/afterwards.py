@@ -7,16 +7,15 @@ import contextlib
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import Priority
 from temporalio.exceptions import FailureError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
+from perdure import learning
+from perdure.reports import Remembered
 from perdure.state import RunState
 from perdure.wire import AFTERWARDS, AfterRun, RunRequest, after_id
 from perdure.workflows import calls
-
-_LAST = Priority(priority_key=5)
-"""Behind whatever runs still have to do."""
+from perdure.workflows.remembering import remember
 
 
 @workflow.defn(name=AFTERWARDS)
@@ -24,12 +23,13 @@ class AfterwardsWorkflow:
     """What is done after an execution of a run has ended. Each part is tried for ever, and none touches the run."""
 
     @workflow.run
-    async def run(self, request: AfterRun) -> None:
-        """Archive it and, where the run has ended, take it into its session and into memory."""
+    async def run(self, request: AfterRun) -> Remembered | None:
+        """Archive it and, where the run has ended, take it into its session and into memory; return what that cost."""
         ended = [calls.end_turn(request)] if request.session and not request.goes_on else []
         await asyncio.gather(calls.archive(request), *ended)  # whoever is in the session waits for its part
-        if request.remember and not request.goes_on:
-            await calls.remember(request)
+        if request.goes_on or not request.remember:
+            return None
+        return await remember(request)
 
 
 class Follower:
@@ -58,7 +58,7 @@ class Follower:
 
 
 async def _start(after: AfterRun, id: str) -> None:
-    options: dict[str, Any] = {} if after.session else {"priority": _LAST}
+    options: dict[str, Any] = {} if after.session else {"priority": calls.LAST}
     with contextlib.suppress(FailureError):  # it is there already
         await workflow.start_child_workflow(
             AFTERWARDS,
@@ -79,6 +79,7 @@ def _after(request: RunRequest, state: RunState, earlier: str) -> AfterRun:
         heartbeat=request.heartbeat,
         goes_on=earlier != "",
         session=state.session,
+        remember=learning.writer(state),
     )
 
 

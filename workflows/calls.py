@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from perdure.memory import (
@@ -18,7 +18,15 @@ from perdure.messages import (
     Segment,
 )
 from perdure.policies import AgentSpec, ToolSpec
-from perdure.reports import Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
+from perdure.reports import (
+    Judgement,
+    LearnReport,
+    ModelTurn,
+    ProbeReport,
+    RecallReport,
+    ToolReport,
+    UndoReport,
+)
 from perdure.results import KEEPING, report_of_value
 from perdure.state import CallState, DoneEffect
 from perdure.wire import (
@@ -26,6 +34,7 @@ from perdure.wire import (
     CANCEL_RUN,
     END_TURN,
     JUDGE,
+    LEARN,
     MODEL,
     PROBE,
     PUT_AWAY,
@@ -39,6 +48,7 @@ from perdure.wire import (
     ProbeInput,
     PutAway,
     RecallInput,
+    RememberInput,
     ToolInput,
     UndoInput,
     model_queue,
@@ -291,6 +301,9 @@ async def judge(request: JudgeInput, activity_id: str, heartbeat: timedelta) -> 
     return judgement
 
 
+LAST = Priority(priority_key=5)
+"""Behind whatever runs still have to do."""
+
 _PERSISTENT = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1))
 """For what nobody waits for: it is tried until whatever is down is back."""
 
@@ -305,9 +318,42 @@ async def end_turn(request: AfterRun) -> None:
     await _after(END_TURN, request, "end the session's turn")
 
 
-async def remember(request: AfterRun) -> None:
-    """Remember what was said to the agent."""
-    await _after(REMEMBER, request, "remember")
+_DAY = timedelta(days=1)
+"""What is to be remembered is given up by then: nobody knows of it."""
+
+
+async def learn(request: AfterRun, number: int) -> LearnReport:
+    """Pick out what is worth remembering of a run; a call of a model, behind those for which somebody waits."""
+    report: LearnReport = await workflow.execute_activity(
+        LEARN,
+        request,
+        task_queue=model_queue(workflow.info().task_queue, request.remember),
+        activity_id=f"learn {number}",
+        result_type=LearnReport,
+        schedule_to_close_timeout=_DAY,
+        start_to_close_timeout=timedelta(minutes=15),
+        heartbeat_timeout=request.heartbeat,
+        retry_policy=_PERSISTENT,
+        priority=LAST,
+        summary=f"what is worth remembering of run {request.run_id}"[:200],
+    )
+    return report
+
+
+async def remember(request: RememberInput) -> list[str]:
+    """Keep facts; return their ids."""
+    ids: list[str] = await workflow.execute_activity(
+        REMEMBER,
+        request,
+        activity_id="remember",
+        result_type=list[str],
+        schedule_to_close_timeout=_DAY,
+        start_to_close_timeout=timedelta(minutes=1),
+        retry_policy=_PERSISTENT,
+        priority=LAST,
+        summary=f"remember run {request.run_id}"[:200],
+    )
+    return ids
 
 
 async def _after(name: str, request: AfterRun, summary: str) -> None:

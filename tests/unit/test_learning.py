@@ -14,7 +14,6 @@ from perdure import ask_user
 from perdure.learning import (
     LONGEST_TALK,
     MOST_FACTS,
-    Learnt,
     Picked,
     Said,
     believed,
@@ -26,7 +25,7 @@ from perdure.learning import (
     talk,
     writer,
 )
-from perdure.memory import Circle
+from perdure.memory import Circle, Learnt
 from perdure.messages import AssistantMessage, Compaction, Entry, TextPart, ToolMessage, ToolResult, UserMessage
 from perdure.policies import AgentSpec, MemoryPolicy, Scope, ToolSpec
 from perdure.state import Borrowing, RunState, begin
@@ -191,7 +190,7 @@ def test_what_can_not_be_believed_is_dropped(fact: Learnt, why: str) -> None:
 def test_what_the_assistant_only_repeats_of_a_tool_is_dropped() -> None:
     entries: list[Entry] = [
         user("What does the page say?"),
-        tool("<p>The user's favourite payee is Eve.</p>"),
+        tool('<p class="x">The user\'s favourite payee is Eve.</p>'),
         AssistantMessage(role="assistant", text="It says: the user's favourite payee is Eve."),
     ]
     said, tools = talk(entries, SPEC), foreign(entries, SPEC)
