@@ -100,18 +100,18 @@ class Files:
 
     def _write(self, ref: str, data: bytes) -> None:
         path = self._path(ref)
-        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f"{_DRAFT}{uuid.uuid4().hex}")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with draft.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-        except BaseException:
+            _sync(path.parent)
+        except OSError as error:
             draft.unlink(missing_ok=True)
-            raise
-        _sync(path.parent)
+            raise OSError(error.errno, error.strerror, str(self._folder)) from error  # writing itself names no file
 
     def _read(self, ref: str) -> bytes | None:
         with suppress(FileNotFoundError):

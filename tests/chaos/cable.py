@@ -11,6 +11,8 @@ class Cable:
         self.address = ""
         self._target = target.split(":")
         self._plugged = True
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._ends: set[asyncio.StreamWriter] = set()
 
     @classmethod
@@ -24,6 +26,7 @@ class Cable:
         try:
             yield cable
         finally:
+            cable.plug()  # what is held would wait for ever
             cable.pull()
             server.close()
 
@@ -34,8 +37,13 @@ class Cable:
             end.transport.abort()
 
     def plug(self):
-        """Let it connect again."""
+        """Let it connect, and pass things on, again."""
         self._plugged = True
+        self._flows.set()
+
+    def hold(self):
+        """Keep connections, old and new, and pass nothing on: whoever is at either end hears nothing."""
+        self._flows.clear()
 
     async def _connect(self, reader, writer):
         self._ends.add(writer)
@@ -43,7 +51,7 @@ class Cable:
             if self._plugged:
                 far_reader, far_writer = await asyncio.open_connection(*self._target)
                 self._ends.add(far_writer)
-                await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+                await asyncio.gather(self._pass_on(reader, far_writer), self._pass_on(far_reader, writer))
                 self._ends.discard(far_writer)
         except OSError:
             pass
@@ -51,13 +59,13 @@ class Cable:
             writer.close()
             self._ends.discard(writer)
 
-
-async def _pass_on(reader, writer):
-    try:
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
-    finally:
-        writer.close()
+    async def _pass_on(self, reader, writer):
+        try:
+            while data := await reader.read(65_536):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()

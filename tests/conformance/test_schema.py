@@ -3,18 +3,17 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, inspect, make_url, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection, inspect, text
 
 from perdure.activities.stores import open_store, run_owner, schema
 from perdure.activities.stores.tables import METADATA
 from perdure.errors import ConnectionFailed
+from tests.conformance.conftest import within
 
 # As stores were made before there were versions.
 FIRST = """
@@ -38,16 +37,6 @@ async def main():
 sys.stdin.readline()
 asyncio.run(main())
 """
-
-
-async def within(url: str, work: Callable[[Connection], Any]) -> Any:
-    """Return what `work` returns of the database itself."""
-    driver = "sqlite+aiosqlite" if url.startswith("sqlite") else "postgresql+asyncpg"
-    engine = create_async_engine(make_url(url).set(drivername=driver))
-    async with engine.begin() as connection:
-        found = await connection.run_sync(work)
-    await engine.dispose()
-    return found
 
 
 async def tables(url: str) -> set[str]:
