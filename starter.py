@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from perdure.cli import control, decisions, demo, doctor, output, processes, runs
+from perdure.cli import control, decisions, demo, doctor, memory, output, processes, runs
 
 app = typer.Typer(
     name="perdure",
@@ -43,6 +43,7 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.add_typer(memory.app, name="memory", rich_help_panel="State")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

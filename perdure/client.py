@@ -50,6 +50,7 @@ from perdure.wire import BEGAN, RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
     from perdure.events import Event
+    from perdure.notebook import Notebook
     from perdure.telemetry.projection import Projection
 
 
@@ -123,6 +124,13 @@ class Client:
             handle.same_task = (await handle.memo()).get("task") == memo["task"]
             return handle
         return self.handle(run_id)
+
+    @property
+    def memory(self) -> Notebook:
+        """What agents remember: listed, searched, entered, corrected, deleted."""
+        from perdure.notebook import Notebook
+
+        return Notebook(self.settings, self.temporal.namespace)
 
     def handle(self, run_id: str) -> RunHandle:
         """Return the handle of a run, whether it exists or not."""

@@ -6,6 +6,7 @@ PerdureError
 │   └── AgentNotFound
 ├── ConnectionFailed      the engine, a store or a model endpoint has to be reached first
 ├── RunNotFound           no such run
+├── FactNotFound          nothing is remembered under that id
 ├── DecisionRejected      an approval or settlement did not take; says why
 ├── VariableError         a value does not fit a variable; says which, and what would
 ├── RunFailed             a run ended `failed`; carries the partial result
@@ -70,6 +71,12 @@ class ConnectionFailed(PerdureError):
 
 class RunNotFound(PerdureError):
     """No run has that id on this server and namespace."""
+
+    kind = "not_found"
+
+
+class FactNotFound(PerdureError):
+    """Nothing is remembered under that id, or not any more."""
 
     kind = "not_found"
 

@@ -56,6 +56,7 @@ def run(
     steps: Annotated[int | None, typer.Option(min=1, help="Limit of model turns. Default: the agent's.")] = None,
     priority: Annotated[int | None, typer.Option(min=1, max=5, help="1: most urgent. Default: 3.")] = None,
     tenant: Annotated[str, typer.Option(help="On whose behalf; tenants share by weight.")] = "",
+    user: Annotated[str, typer.Option(help="For whom it works: whose notes it is told, and adds to.")] = "",
     task_queue: Annotated[str | None, typer.Option(help="Where its workers listen, if that is not plain.")] = None,
     detach: Detach = False,
     no_wait: NoWait = False,
@@ -73,7 +74,8 @@ def run(
     if len(tenant.encode()) > TENANT_BYTES:
         raise Misuse(f"A tenant's name has at most {TENANT_BYTES} bytes; this one has {len(tenant.encode())}.")
     settings = session.settings(task_queue=task_queue)
-    task = Task(input=content, id=id, priority=priority, tenant=tenant, variables=read_variables(var or []))
+    given = read_variables(var or [])
+    task = Task(input=content, id=id, priority=priority, tenant=tenant, user=user, variables=given)
     handle, file = session.finish(_start(settings, agent, task, steps))
     if detach:
         if handle.existing and not as_json:
