@@ -25,12 +25,13 @@ from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.put_away import Archivist
 from perdure.activities.spilling import Spilling
-from perdure.activities.stores import Catalogue, CatalogueEntry, segments, store_of
+from perdure.activities.stores import Catalogue, CatalogueEntry, run_owner, segments, store_of
 from perdure.activities.stores.patience import patiently
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.agents import Agent
 from perdure.engine import search_attributes
+from perdure.engine.external_storage import Driver, attached
 from perdure.errors import AgentError
 from perdure.settings import Settings
 from perdure.wire import model_queue
@@ -68,6 +69,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         contextlib.aclosing(store_of(settings)) as store,
         Toolbox(by_name, client, settings.threads) as toolbox,
     ):
+        client = attached(client, Driver(lambda: contextlib.nullcontext(store), run_owner))
         load = partial(segments.read, store)
         conversations = Conversations(settings.cache_bytes, load)
         recollection = Recollection(store, by_name, conversations, load)

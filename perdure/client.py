@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
+from perdure.engine.external_storage import Driver, attached
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed
 from perdure.listing import RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
@@ -49,6 +50,7 @@ from perdure.variables import starting
 from perdure.wire import BEGAN, RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
+    from perdure.activities.stores import Store
     from perdure.events import Event
     from perdure.notebook import Notebook
     from perdure.telemetry.projection import Projection
@@ -59,12 +61,20 @@ class Client:
 
     Args:
         temporal: A connected Temporal client whose data converter is `perdure.engine.converter.data_converter`.
-        settings: Of this process.
+        settings: Of this process. What is too large for a history goes into their store.
     """
 
     def __init__(self, temporal: TemporalClient, settings: Settings | None = None) -> None:
-        self.temporal = temporal
         self.settings = settings or Settings()
+        self.temporal = attached(temporal, Driver(self.store, _owner))
+
+    @asynccontextmanager
+    async def store(self) -> AsyncGenerator[Store]:
+        """Yield the store of the settings, open while the block runs; it connects when it is first used."""
+        from perdure.activities.stores import store_of
+
+        async with aclosing(store_of(self.settings)) as store:
+            yield store
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Client:
@@ -150,6 +160,12 @@ class Client:
             raise unreachable(self.temporal, error) from error
 
 
+def _owner(namespace: str, run_id: str) -> Any:
+    from perdure.activities.stores import run_owner
+
+    return run_owner(namespace, run_id)
+
+
 _MORE = {
     "steps": "--add-steps 5",
     "input_tokens": "--add-input-tokens 100000",
@@ -188,7 +204,8 @@ async def _begin(
 ) -> None:
     size = size_of(temporal, request)
     if size > LARGEST:
-        raise PerdureError(f"The task and its agent are {size:,} bytes together; at most {LARGEST:,} can be kept.")
+        hint = "give larger documents to a tool, by their address"
+        raise PerdureError(f"The task and its agent have {size:,} bytes; at most {LARGEST:,} are taken: {hint}.")
     try:
         await temporal.start_workflow(
             WORKFLOW,

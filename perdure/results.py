@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from perdure.messages import RunResult, ToolResult
+from perdure.messages import ToolResult
 from perdure.policies import READ_RESULT
 from perdure.reports import ToolReport
 
@@ -15,9 +15,6 @@ RESULT_LIMIT = 65_536
 """Bytes of a result that reach the model, where its tool does not say otherwise."""
 KEEPING = timedelta(minutes=5)
 """How long a store may be away while something that a tool needs is put there or read, before it does without."""
-
-_LARGEST_RESULT = 1_500_000
-"""Bytes: a workflow's return value over 2 MB can't be recorded and would wedge the run."""
 
 
 def clean(text: str) -> str:
@@ -142,19 +139,3 @@ def render_result(result: ToolResult) -> str:
         "note": result.note,
     }
     return json.dumps({key: value for key, value in fields.items() if value}, ensure_ascii=False, separators=(",", ":"))
-
-
-def bounded(result: RunResult) -> RunResult:
-    """Return `result`, the arguments of its calls left out where it would be too large to record."""
-    if _size(result) <= _LARGEST_RESULT:
-        return result
-    calls = [call.model_copy(update={"arguments": {"…": "left out: see the history"}}) for call in result.calls]
-    smaller = result.model_copy(update={"calls": calls})
-    if _size(smaller) <= _LARGEST_RESULT:
-        return smaller
-    text = preview(result.text, _LARGEST_RESULT // 12)[0]  # in JSON, a control character takes six bytes
-    return smaller.model_copy(update={"calls": calls[-100:], "text": text})
-
-
-def _size(result: RunResult) -> int:
-    return len(result.model_dump_json().encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,14 +27,14 @@ from perdure.wire import ANSWER, DECIDE, PAUSE, SAY, SETTLE, RunRequest
 if TYPE_CHECKING:
     from perdure.client import Client
 
-LARGEST = 1_500_000
-"""Bytes that can be recorded at once."""
+LARGEST = 16_000_000
+"""Bytes that can be said to a run at once: it has to read them within two seconds, on a busy machine too."""
 
 _PATIENCE = timedelta(seconds=5)
 """How long a decision waits for a worker's answer before it is left as a signal."""
 
 
-def size_of(temporal: TemporalClient, value: RunRequest | Saying) -> int:
+def size_of(temporal: TemporalClient, value: RunRequest | Wanted) -> int:
     """Return how many bytes `value` is when it is recorded."""
     return len(temporal.data_converter.payload_converter.to_payload(value).data)
 
@@ -113,9 +112,9 @@ class Speaking:
         output = output_of_value(value, "", "", RESULT_LIMIT, None)
         if output.whole is None:
             return {name: value}
-        from perdure.activities.stores import run_owner, store_of
+        from perdure.activities.stores import run_owner
 
-        async with aclosing(store_of(self._client.settings)) as store:
+        async with self._client.store() as store:
             ref = await store.put(output.whole, run_owner(self._client.temporal.namespace, self.id))
         return {name: output.report.result.content, "ref": ref, "size": len(output.whole)}
 
@@ -132,10 +131,7 @@ class Speaking:
             RunNotFound: If there is no such run.
             PerdureError: If it is too large to be recorded.
         """
-        saying = Saying(content=content, now=now, by=by or whoami(), id=new_id())
-        if size_of(self._client.temporal, saying) > LARGEST:
-            raise PerdureError(f"The message is too large: at most {LARGEST:,} bytes can be kept.")
-        return await self._update(SAY, saying)
+        return await self._update(SAY, Saying(content=content, now=now, by=by or whoami(), id=new_id()))
 
     async def answer(self, text: str, call: str = "", *, by: str | None = None) -> Receipt:
         """Answer a question that the model has put with `ask_user`: the answer is that call's result.
@@ -166,6 +162,8 @@ class Speaking:
         return await self._update(PAUSE, Pause(reason=reason, by=by or whoami(), id=new_id()))
 
     async def _update(self, name: str, wanted: Wanted) -> Receipt:
+        if (size := size_of(self._client.temporal, wanted)) > LARGEST:
+            raise PerdureError(f"What is said to the run has {size:,} bytes; at most {LARGEST:,} can be said at once.")
         try:
             receipt = await self._updated(name, wanted)
         except WorkflowUpdateRPCTimeoutOrCancelledError:

@@ -17,7 +17,6 @@ from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Entry, OpenStatus, RunResult, content_hash
 from perdure.reports import RecallReport, UndoReport
-from perdure.results import bounded
 from perdure.state import CallStatus, Outcome, Phase, RunState
 from perdure.steps import (
     AskForMore,
@@ -52,8 +51,8 @@ from perdure.workflows.people import People
 _UNTOUCHED = 3
 """Events of history when a run is decided about for the first time, if nothing went wrong before."""
 
-_LARGEST_PAGE = 1_000_000
-"""Bytes: a query's answer has to stay under 2 MB."""
+_LARGEST_PAGE = 200_000
+"""Bytes: a query's answer that is much larger goes through the store."""
 
 
 @workflow.defn(name=WORKFLOW)
@@ -326,7 +325,7 @@ class AgentWorkflow(People, Continuing):
         await self._is_followed()
         await workflow.wait_condition(workflow.all_handlers_finished)
         duration = workflow.now() - (self.state.began or workflow.info().workflow_start_time)
-        result = bounded(outcomes.result_from(self.state, outcome, duration))
+        result = outcomes.result_from(self.state, outcome, duration)
         self.phase = Phase.ENDED
         if outcome.status == "cancelled":
             raise asyncio.CancelledError
@@ -369,7 +368,7 @@ class AgentWorkflow(People, Continuing):
 
     @workflow.query(name=TRANSCRIPT, description="Messages from a position on, a page at a time")
     def transcript(self, start: int, length: int) -> Page:
-        """Return entries `start` to `length` (at most about 1 MB of them) or, if none are asked for, the spec.
+        """Return entries `start` to `length` (at most about 200 KB of them) or, if none are asked for, the spec.
 
         Of those that were put away, only where they are.
         """

@@ -21,7 +21,7 @@ LARGEST = 1_500_000
 _READABLE = 250_000
 """Bytes of an input that are worth being readable; a larger one is compressed."""
 
-_LARGEST_PAGE = 1_000_000
+_LARGEST_PAGE = 200_000
 """Bytes: a query's answer has to stay under 2 MB."""
 
 _OF_THIS_ONE = (approvals.EXPIRED, control.SHORT, undoing.ENDING)
@@ -91,7 +91,7 @@ class Continuing:
 
     @workflow.query(name=RECORDS, description="Records of the calls that are being put away, a page at a time")
     def records(self, start: int) -> list[CallRecord]:
-        """Return them from `start` on, at most about 1 MB."""
+        """Return them from `start` on, at most about 200 KB."""
         page, size = list[CallRecord](), 0
         for record in self._leaving[start:]:
             size += len(record.model_dump_json().encode())

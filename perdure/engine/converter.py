@@ -9,13 +9,34 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer
 from pydantic_core.core_schema import any_schema
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
-from temporalio.converter import CompositePayloadConverter, DataConverter, DefaultPayloadConverter
+from temporalio.converter import (
+    ActivitySerializationContext,
+    CompositePayloadConverter,
+    DataConverter,
+    DefaultPayloadConverter,
+    EncodingPayloadConverter,
+    SerializationContext,
+)
 
 _SERIALIZER = SchemaSerializer(any_schema())
 
 
+OF_ACTIVITY = "perdure-of-activity"
+"""Marks a large payload that an activity takes: it stays in the history. See `external_storage`."""
+_LARGE = 100_000
+"""Bytes from which on it is marked."""
+
+
 class LeanJSONConverter(PydanticJSONPlainPayloadConverter):
-    """Writes JSON without defaults; reads what `temporalio.contrib.pydantic` reads."""
+    """Writes JSON without defaults; reads what `temporalio.contrib.pydantic` reads.
+
+    Args:
+        metadata: Of large payloads, besides the encoding.
+    """
+
+    def __init__(self, **metadata: bytes) -> None:
+        super().__init__()
+        self._metadata = metadata
 
     def to_payload(self, value: Any) -> Payload | None:
         """Return `value` as JSON. A lone surrogate, which UTF-8 can't hold, becomes `?`."""
@@ -25,22 +46,29 @@ class LeanJSONConverter(PydanticJSONPlainPayloadConverter):
             # Models cut emoji in half. An error here would fail the same task again and again.
             plain = _SERIALIZER.to_python(value, mode="json", exclude_defaults=True)
             data = json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace")
-        return Payload(metadata={"encoding": self.encoding.encode()}, data=data)
+        more = self._metadata if len(data) > _LARGE else {}
+        return Payload(metadata={"encoding": self.encoding.encode(), **more}, data=data)
 
 
-_LEAN = LeanJSONConverter()
-_CONVERTERS = tuple(
-    _LEAN if converter.encoding == _LEAN.encoding else converter
-    for converter in DefaultPayloadConverter.default_encoding_payload_converters
-)
+def _converters(lean: LeanJSONConverter) -> tuple[EncodingPayloadConverter, ...]:
+    defaults = DefaultPayloadConverter.default_encoding_payload_converters
+    return tuple(lean if converter.encoding == lean.encoding else converter for converter in defaults)
+
+
+# All share these: the SDK makes a new converter for every workflow task, and what pydantic has compiled would go.
+_CONVERTERS = _converters(LeanJSONConverter())
+_ACTIVITY_CONVERTERS = _converters(LeanJSONConverter(**{OF_ACTIVITY: b"true"}))
 
 
 class PayloadConverter(CompositePayloadConverter):
     """Temporal's default payload converters, the JSON one replaced."""
 
     def __init__(self) -> None:
-        # All share these: the SDK makes a new one for every workflow task, and what pydantic has compiled would go.
         super().__init__(*_CONVERTERS)
+
+    def get_converters_with_context(self, context: SerializationContext) -> list[EncodingPayloadConverter] | None:
+        """Return those that mark what an activity takes; None where these do."""
+        return list(_ACTIVITY_CONVERTERS) if isinstance(context, ActivitySerializationContext) else None
 
 
 data_converter = DataConverter(payload_converter_class=PayloadConverter)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 
 from perdure import approvals, control
@@ -32,13 +33,9 @@ class People(Telling):
         self._updates, self._edits, self._edits_so_far, self._timers, self._early = {}, {}, 0, {}, []
 
     async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
-        payloads = (
-            await self._converter.payload_codec.decode(list(attributes.input.payloads))
-            if (self._converter.payload_codec)
-            else attributes.input.payloads
-        )
-        name = attributes.signal_name
-        wanted = control.read_signal(name, [payload.data for payload in payloads])
+        payloads, name = list(attributes.input.payloads), attributes.signal_name
+        values: list[RawValue] = await self._converter.decode(payloads, [RawValue] * len(payloads))
+        wanted = control.read_signal(name, [value.payload.data for value in values])
         if isinstance(wanted, str):
             self._refuse(name, "signal", wanted)
             return

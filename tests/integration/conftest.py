@@ -22,6 +22,7 @@ from perdure import continuing
 from perdure.activities import providers
 from perdure.agents import Agent
 from perdure.client import Client, RunHandle
+from perdure.engine.connection import connect
 from perdure.errors import RunEnded
 from perdure.messages import AssistantMessage, RunResult, ToolMessage, ToolResult
 from perdure.models import ModelReply, RawCall
@@ -208,7 +209,9 @@ class Stage:
         remote = tool.spec.remote.model_copy(update={"key_argument": key_argument})
         return replace(tool, spec=tool.spec.model_copy(update={"remote": remote}))
 
-    async def serve_elsewhere(self, body: Callable[[dict[str, Any]], Any], name: str = "Act") -> None:
+    async def serve_elsewhere(
+        self, body: Callable[[dict[str, Any]], Any], name: str = "Act", *, without_store: bool = False
+    ) -> None:
         """Serve `body` as an activity there, up to the end of the test; it may return an awaitable."""
 
         @activity.defn(name=name)
@@ -217,7 +220,8 @@ class Stage:
             return await value if isawaitable(value) else value
 
         queue = f"{self.queue}-elsewhere"
-        await self._stack.enter_async_context(Worker(self.client.temporal, task_queue=queue, activities=[act]))
+        client = await connect(self.client.settings) if without_store else self.client.temporal
+        await self._stack.enter_async_context(Worker(client, task_queue=queue, activities=[act]))
 
     async def enter(self, context: AbstractAsyncContextManager[T]) -> T:
         """Enter a context that lasts to the end of the test."""

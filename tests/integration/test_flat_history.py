@@ -141,7 +141,7 @@ async def test_a_user_message_with_half_an_emoji_or_too_large_is_no_traceback(st
     done = await stage.run(["done"], task="half \ud83d an emoji")
     assert done.state.messages[0].content == "half ? an emoji"
     with pytest.raises(PerdureError, match="at most"):
-        await stage.start_again(stage.agents[0], "字" * 700_000)
+        await stage.start_again(stage.agents[0], "字" * 6_000_000)
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ async def test_a_remote_tool_may_return_anything_that_the_engine_records(stage, 
 
 
 async def test_a_remote_result_that_is_too_large_for_the_engine_ends_by_the_effect(stage):
-    await stage.serve_elsewhere(lambda _: "x" * 3_000_000)
+    await stage.serve_elsewhere(lambda _: "x" * 3_000_000, without_store=True)
     done = await stage.run([calling("act"), "done"], [stage.elsewhere()])
     assert [result.status for result in done.results] == ["error"]
     assert done.result.status == "completed"

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from perdure.messages import CallRecord, RunResult, parse_json
-from perdure.results import as_text, bounded, clean, preview, report_of_value, short, words
+from perdure.messages import parse_json
+from perdure.results import as_text, clean, preview, report_of_value, short, words
 
 
 class Flight(BaseModel):
@@ -156,33 +156,6 @@ def test_report_carries_text_size_note_and_order():
     assert (result.call_id, result.name, result.status, result.execution_order) == ("c1", "find", "ok", 3)
     assert (result.content, result.size) == ("éé", 20)
     assert report_of_value(object(), "c1", "find", 99, None).result.note
-
-
-def a_result(text: str, calls: int, argument: str) -> RunResult:
-    record = CallRecord(position="1.1", name="find", arguments={"a": argument}, status="ok", message="m")
-    return RunResult(run_id="r", status="completed", text=text, calls=[record] * calls)
-
-
-def test_run_result_that_can_be_recorded_stays_as_it_is():
-    result = a_result("done", 3, "x")
-    assert bounded(result) is result
-
-
-def test_arguments_go_first_from_a_run_result_that_is_too_large():
-    result = bounded(a_result("done", 3, "上" * 400_000))
-    assert result.text == "done"
-    assert len(result.calls) == 3
-    assert result.calls[0].arguments == {"…": "left out: see the history"}
-
-
-@pytest.mark.parametrize(
-    "result", [a_result("上" * 1_000_000, 2, "x"), a_result("t", 50_000, "x"), a_result("\0" * 900_000, 1, "")]
-)
-def test_run_result_can_be_recorded_however_large_its_parts_are(result):
-    small = bounded(result)
-    assert len(small.model_dump_json().encode()) <= 2_000_000
-    assert result.text.startswith(small.text)
-    assert small.text
 
 
 def test_error_is_told_in_its_own_words_and_briefly():
