@@ -18,8 +18,8 @@ from perdure.activities.stores.histories import Recorded
 from perdure.telemetry.projection import Projection
 from perdure.wire import ARCHIVE, AfterRun
 
-_PATIENCE = 10.0
-"""Seconds that an execution, which is about to end, gets to do so before the activity steps aside."""
+_PATIENCE, _LOCALLY = 10.0, 1.0
+"""Seconds that an execution, which is about to end, gets to do so; less where the worker can decide less meanwhile."""
 _LATER = timedelta(seconds=15)
 
 _CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
@@ -52,8 +52,9 @@ class Afterwards:
 
     async def _recorded(self, request: AfterRun) -> Recorded | None:
         """Return the execution, or None if the engine has forgotten it."""
+        patience = _LOCALLY if activity.info().is_local else _PATIENCE
         try:
-            return await asyncio.wait_for(until_ended(self._client, request.run_id, request.execution), _PATIENCE)
+            return await asyncio.wait_for(until_ended(self._client, request.run_id, request.execution), patience)
         except TimeoutError:
             words = f"Run {request.run_id} goes on."
             raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER) from None

@@ -8,6 +8,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
+from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from perdure.memory import (
@@ -309,8 +310,17 @@ _PERSISTENT = RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interva
 
 
 async def archive(request: AfterRun) -> None:
-    """Keep an execution that has ended."""
-    await _after(ARCHIVE, request, "archive")
+    """Keep an execution that has ended. The first try is the worker's own affair, which costs the engine the least."""
+    try:
+        await workflow.execute_local_activity(
+            ARCHIVE,
+            request,
+            start_to_close_timeout=_SLACK,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            summary=f"archive: run {request.run_id}"[:200],
+        )
+    except ActivityError:
+        await _after(ARCHIVE, request, "archive")
 
 
 async def end_turn(request: AfterRun) -> None:
