@@ -22,12 +22,15 @@ VOCABULARY = {
 SCRIPTS = {"perdure.testing.script", "perdure.testing.scripted_model"}
 """The scripted model, a provider like others; the rest of `testing` is above."""
 
+REDACTOR = "perdure.telemetry.redaction"
+"""What stands before every diagnostic, wherever it is made."""
+
 ALLOWED: dict[str, set[str]] = {
     "perdure.workflows": {"perdure.workflows", "perdure.engine.search_attributes"},  # the latter: names alone
     "perdure.activities": {"perdure.activities", "perdure.models", "perdure.telemetry"},  # the latter reads histories
     "perdure.activities.providers": {"perdure.activities.providers", "perdure.models", *SCRIPTS},
     "perdure.activities.stores": {"perdure.activities.stores"},
-    "perdure.engine": {"perdure.engine"},
+    "perdure.engine": {"perdure.engine", REDACTOR},
     "perdure.models": {"perdure.models"},
     "perdure.telemetry": {"perdure.telemetry"},
     **{module: {"perdure.activities.providers", "perdure.models", *SCRIPTS} for module in SCRIPTS},
