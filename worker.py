@@ -24,15 +24,23 @@ from perdure.activities.learning import Learning
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.put_away import Archivist
+from perdure.activities.sessions import Begin, Opening, SessionActivities, Sessions
 from perdure.activities.spilling import Spilling
 from perdure.activities.stores import Catalogue, CatalogueEntry, run_owner, segments, store_of
 from perdure.activities.stores.patience import patiently
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.tools import ToolActivities
-from perdure.agents import Agent
+from perdure.agents import Agent, Task
+from perdure.client import Client as Starter
 from perdure.engine import search_attributes
-from perdure.engine.external_storage import Driver, attached
-from perdure.errors import AgentError
+from perdure.engine.external_storage import (
+    Driver,
+    attached,
+)
+from perdure.errors import (
+    AgentError,
+    SessionError,
+)
 from perdure.settings import Settings
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
@@ -77,8 +85,9 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         learning = Learning(client, store, edge, load)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection)
+        sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         others: list[Callable[..., Any]] = [
-            Afterwards(client, store).archive,
+            *(Afterwards(client, store).archive, sessions.end_turn),
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
         ]
@@ -154,6 +163,21 @@ def _worker(
         max_cached_workflows=settings.max_runs,
         **_common(settings),
     )
+
+
+def _beginner(client: Client, agents: Mapping[str, Agent], task_queue: str, settings: Settings) -> Begin:
+    """Return what begins the turns that wait in sessions, with the agents as they are served now."""
+    starter = Starter(client, settings)
+
+    async def begin(due: Opening) -> bool:
+        session = due.session
+        agent = agents.get(session.agent) if session else None
+        if session is None or agent is None:
+            raise SessionError("its agent is not served here any more")
+        task = Task(input="", user=session.user, tenant=session.tenant)
+        return await starter.begin_turn(due, agent.spec, task_queue, task)
+
+    return begin
 
 
 def _model_workers(

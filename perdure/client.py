@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionId
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import (
     Client as TemporalClient,
 )
@@ -25,18 +27,29 @@ from temporalio.common import (
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.agents import Agent, Task
 from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
-from perdure.engine.external_storage import Driver, attached
-from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed
+from perdure.engine.external_storage import (
+    Driver,
+    attached,
+)
+from perdure.errors import (
+    ConnectionFailed,
+    DecisionRejected,
+    PerdureError,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+)
 from perdure.listing import RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
 from perdure.messages import (
+    JSON,
     Content,
     RunResult,
     content_hash,
@@ -45,14 +58,27 @@ from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
 from perdure.speaking import LARGEST, Speaking, new_id, size_of, unreachable, whoami
-from perdure.state import SHAPE, RunState
+from perdure.state import SHAPE, RunState, SessionTurn
 from perdure.variables import starting
 from perdure.wire import BEGAN, RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
-    from perdure.activities.stores import Store
-    from perdure.events import Event
-    from perdure.notebook import Notebook
+    from perdure.activities.sessions import (
+        Opening,
+    )
+    from perdure.activities.stores import (
+        Store,
+    )
+    from perdure.events import (
+        Event,
+    )
+    from perdure.notebook import (
+        Notebook,
+    )
+    from perdure.sessions import (
+        SessionHandle,
+        WhenBusy,
+    )
     from perdure.telemetry.projection import Projection
 
 
@@ -105,12 +131,30 @@ class Client:
             ConnectionFailed: If the server does not answer.
         """
         task = task if isinstance(task, Task) else Task(input=task)
-        spec = agent if isinstance(agent, AgentSpec) else agent.spec
-        if task_queue is None:
-            if isinstance(agent, AgentSpec):
-                raise PerdureError("To start a run from a spec, say on which task queue its workers listen.")
-            task_queue = queue_of(agent.source, self.settings)
-        request = RunRequest(
+        spec, task_queue = self._served(agent, task_queue)
+        run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
+        request = self._request(spec, task, starting(spec, task.variables))
+        if await self._started(run_id, request, task_queue, task):
+            return self.handle(run_id)
+        handle = RunHandle(self, run_id, existing=True)
+        handle.same_task = (await handle.memo()).get("task") == _task_hash(task)
+        return handle
+
+    async def begin_turn(self, next: Opening, spec: AgentSpec, task_queue: str, task: Task) -> bool:
+        """Begin a turn of a session; return False if somebody else has begun it. `task` says all but what is said.
+
+        Raises:
+            PerdureError, VariableError, ConnectionFailed: As for `start`.
+        """
+        task = task.model_copy(update={"input": next.said.content})
+        kept = next.session
+        more = {"session": next.turn, "before": kept.before if kept else None, "queued": next.queued}
+        variables = starting(spec, task.variables, kept.variables if kept else None)
+        memo = {"session": next.turn.name, "turn": next.turn.number, "message": next.said.id, "user": task.user}
+        return await self._started(next.run_id, self._request(spec, task, variables, **more), task_queue, task, memo)
+
+    def _request(self, spec: AgentSpec, task: Task, variables: dict[str, JSON], **more: Any) -> RunRequest:
+        return RunRequest(
             spec=spec,
             spec_hash=content_hash(spec),
             input=task.input,
@@ -119,21 +163,74 @@ class Client:
             shape=SHAPE,
             user=task.user,
             tenant=task.tenant,
-            variables=starting(spec, task.variables),
             max_history_events=self.settings.max_history_events or 0,
+            variables=variables,
+            **more,
         )
-        run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
-        memo = {"agent": spec.name, "labels": task.labels, "task": _task_hash(task)}
+
+    async def _started(
+        self, run_id: str, request: RunRequest, task_queue: str, task: Task, memo: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Start a run; return False if one of that id is there, or was."""
+        told = {"agent": request.spec.name, "labels": task.labels, "task": _task_hash(task), **(memo or {})}
         weight = self.settings.tenant_weights.get(task.tenant)
         priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         try:
-            await _begin(self.temporal, run_id, request, task_queue, reuse, memo, priority)
+            await _begin(self.temporal, run_id, request, task_queue, reuse, told, priority)
         except WorkflowAlreadyStartedError:
-            handle = RunHandle(self, run_id, existing=True)
-            handle.same_task = (await handle.memo()).get("task") == memo["task"]
-            return handle
-        return self.handle(run_id)
+            return False
+        return True
+
+    def session(
+        self,
+        name: str,
+        agent: Agent | AgentSpec | None = None,
+        *,
+        task_queue: str | None = None,
+        user: str = "",
+        tenant: str = "",
+        when_busy: WhenBusy = "say",
+    ) -> SessionHandle:
+        """Return the handle of a session, a conversation over many runs, whether it exists or not.
+
+        Args:
+            name: 1 to 100 letters, digits and any of `-_.@:+`.
+            agent: With whom; None is enough to look at it.
+            task_queue: As for `start`.
+            user: For whom; None but this user's sessions can be used then.
+            tenant: On whose behalf.
+            when_busy: See `SessionHandle.send`.
+
+        Raises:
+            SessionNameError: If no session can be called so.
+        """
+        from perdure.sessions import SessionHandle
+
+        spec, queue = (None, "") if agent is None else self._served(agent, task_queue)
+        return SessionHandle(self, name, spec, queue, user=user, tenant=tenant, when_busy=when_busy)
+
+    def _served(self, agent: Agent | AgentSpec, task_queue: str | None) -> tuple[AgentSpec, str]:
+        """Return an agent as data, and where its workers listen."""
+        if isinstance(agent, Agent):
+            return agent.spec, task_queue or queue_of(agent.source, self.settings)
+        if task_queue is None:
+            raise PerdureError("To start a run from a spec, say on which task queue its workers listen.")
+        return agent, task_queue
+
+    async def forget(self, run_id: str) -> None:
+        """Have the engine delete a run and its history; one that it does not have is none the less gone.
+
+        Raises:
+            ConnectionFailed: If the server does not answer.
+        """
+        wanted = WorkflowExecutionId(workflow_id=run_id)
+        request = DeleteWorkflowExecutionRequest(namespace=self.temporal.namespace, workflow_execution=wanted)
+        try:
+            await self.temporal.workflow_service.delete_workflow_execution(request)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise unreachable(self.temporal, error) from error
 
     @property
     def memory(self) -> Notebook:
@@ -368,6 +465,9 @@ class RunHandle(Speaking):
         assert state is not None  # noqa: S101 - a history begins with the start
         if state.outcome and state.outcome.status == "completed":
             raise PerdureError(f"Run {self.id} is completed; there is nothing to resume.")
+        if state.session and await self._has_gone_on(state.session):
+            which = f"turn {state.session.number} of session {state.session.name!r}"
+            raise PerdureError(f"Run {self.id} is {which}, which has gone on since: say it in a new turn.")
         carried = carried_on(state, add)
         if lacking := still_scarce(state, carried):
             hint = _options(lacking)
@@ -390,6 +490,15 @@ class RunHandle(Speaking):
             )
         except WorkflowAlreadyStartedError as error:
             raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.") from error
+
+    async def _has_gone_on(self, turn: SessionTurn) -> bool:
+        """Return whether the turn after `turn` was begun, as far as the engine knows."""
+        following = self._client.handle(turn.model_copy(update={"number": turn.number + 1}).run_id)
+        try:
+            await following.memo()
+        except RunNotFound:
+            return False
+        return True
 
     async def _describe(self) -> WorkflowExecutionDescription:
         try:

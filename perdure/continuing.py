@@ -84,6 +84,7 @@ def continued(request: RunRequest, state: RunState, began: datetime) -> RunReque
         "packed": "",
         "before": None,
         "variables": {},
+        "queued": [],
         "executions": request.executions + 1,
     }
     return request.model_copy(update=changed)

@@ -85,7 +85,18 @@ def check(state: RunState, wanted: Wanted) -> Receipt:
     if isinstance(wanted, Answer):
         return _check_answer(state, wanted)
     reason, message = _why_not(state, wanted)
+    if not reason and isinstance(wanted, Saying) and _waits(state, wanted):
+        return Receipt(accepted=True, reason=NEXT_TURN, message="It is kept for the next turn of the session.")
     return Receipt(accepted=not reason, reason=reason, message=short(message))
+
+
+NEXT_TURN = "next_turn"
+"""A receipt's reason: what was said is kept for the session's next turn."""
+
+
+def _waits(state: RunState, saying: Saying) -> bool:
+    """Return whether it is kept for the next turn: in its last turn of the model, a run is told nothing any more."""
+    return saying.next or state.closing
 
 
 _LAST_TURN = "The run takes its last turn: resume it with more when it has ended."
@@ -97,7 +108,9 @@ def _why_not(state: RunState, wanted: Pause | Resumption | Saying | Cancellation
             return "already_paused", f"The run is paused already, by {state.paused.by}."
         case Cancellation() if state.cancelling:
             return "already_cancelled", f"The run is cancelled already, by {state.cancelling.by}."
-        case Saying() if state.closing:
+        case Saying(next=True) if not state.session:
+            return "no_session", "The run is no turn of a session: there is no next turn that could begin with it."
+        case Saying() if state.closing and not state.session:
             return "closing", _LAST_TURN
         case Saying(content=content) if not content or (isinstance(content, str) and not content.strip()):
             return "empty", "The message is empty."
@@ -137,6 +150,8 @@ def apply(state: RunState, wanted: Wanted, via: Via, now: datetime) -> None:
             state.paused = wanted
         case Resumption():
             _resume(state, wanted.add)
+        case Saying() if _waits(state, wanted):
+            state.queued.append(wanted)
         case Saying():
             state.said.append(wanted)
             if wanted.now and state.generating:

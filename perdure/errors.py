@@ -7,6 +7,9 @@ PerdureError
 ├── ConnectionFailed      the engine, a store or a model endpoint has to be reached first
 ├── RunNotFound           no such run
 ├── FactNotFound          nothing is remembered under that id
+├── SessionError          a session can't be used so: another agent's, or a turn is under way
+│   ├── SessionNotFound
+│   └── SessionNameError
 ├── DecisionRejected      an approval or settlement did not take; says why
 ├── VariableError         a value does not fit a variable; says which, and what would
 ├── RunFailed             a run ended `failed`; carries the partial result
@@ -81,6 +84,24 @@ class FactNotFound(PerdureError):
     kind = "not_found"
 
 
+class SessionError(PerdureError):
+    """A session can't be used so: it is another agent's or user's, or one of its turns is under way."""
+
+    kind = "session"
+
+
+class SessionNotFound(SessionError):
+    """No session has that name in this store and namespace."""
+
+    kind = "not_found"
+
+
+class SessionNameError(SessionError):
+    """No session can have that name."""
+
+    kind = "usage"
+
+
 class VariableError(PerdureError, ValueError):
     """A variable is unknown or missing, its value does not fit its type, or all are too large to be kept."""
 
@@ -93,7 +114,7 @@ class DecisionRejected(PerdureError):
     Args:
         message: Why, for a person.
         reason: `already_decided`, `unknown_call`, `stale_hash`, `invalid_edit`, `not_waiting`, `not_in_doubt`
-            `not_paused`, `already_paused`, `already_cancelled`, `closing`, `empty` or `closed`.
+            `not_paused`, `already_paused`, `already_cancelled`, `closing`, `no_session`, `empty` or `closed`.
     """
 
     kind = "rejected"

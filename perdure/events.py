@@ -224,13 +224,17 @@ class Answered(EventBase):
 
 
 class Said(EventBase):
-    """A person told the agent something: it reaches the model before its next turn, `now` breaks off this one."""
+    """A person told the agent something: it reaches the model before its next turn, `now` breaks off this one.
+
+    With `queued`, it waits for the session's next turn.
+    """
 
     type: Literal["said"]
     content: Content
     by: str
     via: Literal["update", "signal"]
     now: bool = False
+    queued: bool = False
 
 
 class Paused(EventBase):

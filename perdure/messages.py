@@ -527,12 +527,14 @@ class Saying(Data):
     Attributes:
         content: Reaches the model before its next turn.
         now: Break off the model call under way for it, if there is one.
+        next: Keep it until the run has ended: the session's next turn begins with it.
         id: As for `Decision`.
     """
 
     content: Content
     by: str = "unknown"
     now: bool = False
+    next: bool = False
     id: str = ""
 
 

@@ -94,10 +94,19 @@ def _fold_staged(state: RunState) -> None:
     for call in state.calls:
         variables.fold(state, call)
     state.records, calls, state.calls = records(state), state.calls, []
+    if state.session:  # its next turn has to know
+        told = "\n".join(staged_news(call) for call in calls)
+        state.messages.append(UserMessage(role="user", content=told, source="runtime"))
     bad = [call for call in calls if call.result and call.result.status not in ("ok", "skipped")]
     done = sum(call.result is not None and call.result.status == "ok" for call in calls)
     reason = f"{done} of {len(calls)} staged actions were executed: call {bad[0].position} was not." if bad else None
     state.outcome = state.outcome or Outcome(status="completed", reason=reason)
+
+
+def staged_news(call: CallState) -> str:
+    """Return what the model is told of an action that waited for the answer, and has its result now."""
+    assert call.result is not None  # noqa: S101 - closed calls have one
+    return f"Staged action {call.position} {call.call.name}: {render_result(call.result)}"
 
 
 def records(state: RunState) -> list[CallRecord]:
@@ -227,13 +236,18 @@ def _leave_to_people(state: RunState, call: CallState) -> None:
     if not call.tell_model:
         call.status = CallStatus.IN_DOUBT
         return
-    words = {
+    message = call.doubt.message if call.doubt else ""
+    text = f"{message} {words_of_doubt(call)}".strip()
+    close(state, call, result_of(call, "in_doubt", text, error_type="in_doubt"))
+
+
+def words_of_doubt(call: CallState) -> str:
+    """Return what the model is told to do about an outcome that nobody knows, by the effect of its tool."""
+    return {
         "idempotent": "It may or may not have been done. The same operation may safely be asked for once more.",
         "unsafe": "It may or may not have been done. Do not repeat it; look up whether it happened, or tell the user.",
         "read": "It is not known.",
     }[call.effect]
-    message = call.doubt.message if call.doubt else ""
-    close(state, call, result_of(call, "in_doubt", f"{message} {words}".strip(), error_type="in_doubt"))
 
 
 def fold_cancelled(state: RunState, call: CallState) -> None:

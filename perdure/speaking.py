@@ -118,20 +118,25 @@ class Speaking:
             ref = await store.put(output.whole, run_owner(self._client.temporal.namespace, self.id))
         return {name: output.report.result.content, "ref": ref, "size": len(output.whole)}
 
-    async def say(self, content: Content, *, now: bool = False, by: str | None = None) -> Receipt:
+    async def say(
+        self, content: Content, *, now: bool = False, next: bool = False, by: str | None = None, id: str = ""
+    ) -> Receipt:
         """Tell the agent something: it reaches the model before its next turn, also while calls wait for people.
 
         Args:
             content: Text, or a list of text, images and files.
             now: Break off the model call under way for it. Tools under way are let finish all the same.
+            next: Keep it for the next turn of the session that the run is a turn of, in place of telling this one.
             by: Who says it. Default: user and host.
+            id: Said twice with the same, it is taken once. Default: made up.
 
         Raises:
             DecisionRejected: If it did not take: the run has ended, or takes its last turn.
             RunNotFound: If there is no such run.
             PerdureError: If it is too large to be recorded.
         """
-        return await self._update(SAY, Saying(content=content, now=now, by=by or whoami(), id=new_id()))
+        saying = Saying(content=content, now=now, next=next, by=by or whoami(), id=id or new_id())
+        return await self._update(SAY, saying)
 
     async def answer(self, text: str, call: str = "", *, by: str | None = None) -> Receipt:
         """Answer a question that the model has put with `ask_user`: the answer is that call's result.

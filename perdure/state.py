@@ -284,6 +284,11 @@ class SessionTurn(Data):
     name: str
     number: int
 
+    @property
+    def run_id(self) -> str:
+        """The id of its run: two who begin it at once begin one run."""
+        return f"{self.name}.{self.number}"
+
 
 SHAPE = 1
 """What runs that are started now can do; see `RunState.shape`."""
@@ -348,6 +353,7 @@ class RunState(BaseModel):
     generating: Generation | None = None
     parked: list[CallState] = Field(default_factory=list[CallState])  # calls of earlier turns that wait for a person
     said: list[Saying] = Field(default_factory=list[Saying])  # what the model has yet to be told
+    queued: list[Saying] = Field(default_factory=list[Saying])  # what the next turns of the session begin with
     paused: Pause | None = None
     short: str = ""  # the limit at which the run paused itself
     conceded: bool = False  # it was resumed from there without more: its last turn is next

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from perdure.budgets import Allowance
 from perdure.memory import Circle, Learnt
-from perdure.messages import JSON, Content, Data, Entry, Segment, content_hash
+from perdure.messages import JSON, Content, Data, Entry, Saying, Segment, content_hash
 from perdure.policies import AgentSpec, Effect, Limits
 from perdure.state import RunState, SessionTurn, begin
 
@@ -66,6 +66,7 @@ class RunRequest(Data):
         before: The conversation that it goes on from, such as the earlier turns of its session.
         variables: Those that it starts with.
         session: Which turn of which session it is.
+        queued: What was said to the session and waits for its next turns.
         user: For whom it works, as far as memory goes.
         tenant: On whose behalf.
         max_history_events: The run continues as new when its history has so many; 0: when the engine suggests it.
@@ -84,6 +85,7 @@ class RunRequest(Data):
     before: Segment | None = None
     variables: dict[str, JSON] = Field(default_factory=dict)
     session: SessionTurn | None = None
+    queued: list[Saying] = Field(default_factory=list[Saying])
     user: str = ""
     tenant: str = ""
     max_history_events: int = 0
@@ -112,7 +114,7 @@ def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
     return carried if request.executions else carried.model_copy(update={"execution": execution[-12:]})
 
 
-_GIVEN = ("shape", "before", "variables", "session", "user", "tenant")
+_GIVEN = ("shape", "before", "variables", "session", "queued", "user", "tenant")
 """What a request says of a new run's state in the state's own words."""
 
 

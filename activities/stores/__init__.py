@@ -12,7 +12,7 @@ from typing import NewType, Protocol
 from pydantic import Field
 
 from perdure.memory import Circle, Fact
-from perdure.messages import JSON, Data, RunResult, Segment
+from perdure.messages import JSON, Data, RunResult, Saying, Segment
 from perdure.policies import AgentSpec, Scope
 from perdure.settings import Settings
 
@@ -168,6 +168,9 @@ class Session(Data):
         turns: How many have ended.
         before: Its whole transcript so far, by reference.
         variables: As the last turn left them.
+        queued: What was said meanwhile and waits: the next turns begin with it.
+        deleted_at: When a person deleted it: nothing is left but the number of its turns, so that those of a later
+            session of the same name have other ids.
     """
 
     namespace: str
@@ -176,10 +179,12 @@ class Session(Data):
     turns: int = 0
     before: Segment | None = None
     variables: dict[str, JSON] = Field(default_factory=dict)
+    queued: list[Saying] = Field(default_factory=list[Saying])
     user: str = ""
     tenant: str = ""
     created_at: datetime
     updated_at: datetime
+    deleted_at: datetime | None = None
 
 
 class Turn(Data):
@@ -197,13 +202,14 @@ class Sessions(Protocol):
     """Conversations."""
 
     async def session(self, namespace: str, name: str) -> Session | None:
-        """Return the session, or None."""
+        """Return the session, also one that was deleted; None if there never was one."""
         ...
 
     async def end_turn(self, session: Session, turn: Turn) -> bool:
         """Keep the session as it is after `turn`, if that is its next one; False if one of that number is there.
 
-        `created_at` of one that is there already stays.
+        The last one is replaced where `turn.at` is later: its run was resumed, and has ended once more. `created_at` of
+        a session that is there already stays.
 
         Raises:
             ValueError: If an earlier turn is missing.
@@ -215,11 +221,11 @@ class Sessions(Protocol):
         ...
 
     async def sessions(self, namespace: str, *, agent: str | None = None, limit: int = 100) -> list[Session]:
-        """Return sessions, the one used last first."""
+        """Return sessions, the one used last first, without those that were deleted."""
         ...
 
     async def drop_session(self, namespace: str, name: str) -> bool:
-        """Forget a session, and that it owns any blobs; return whether it was there."""
+        """Forget what was said in a session, and that it owns any blobs; return whether it was there."""
         ...
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, delete, insert, select, update
+from datetime import UTC, datetime
+
+from sqlalchemy import ColumnElement, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from perdure.activities.stores import Session, Turn, session_owner
@@ -29,18 +31,28 @@ class SQLSessions(SQLBlobs):
             key = {"namespace": session.namespace, "name": session.name}
             await connection.execute(self._insert(SESSIONS).values(**key, **nothing).on_conflict_do_nothing())
             known = await connection.scalar(select(SESSIONS.c.turns).where(_key(**key)).with_for_update()) or 0
-            if turn.number <= known:
-                return False
             if turn.number > known + 1:
                 raise ValueError(f"Turn {turn.number} of session {session.name!r} can't follow turn {known}.")
+            if turn.number <= known and not await self._supersedes(connection, session, turn, known):
+                return False
             before = await self._session(connection, **key) if known else None
-            kept = session.model_copy(update={"created_at": before.created_at} if before else {})
+            kept = session.model_copy(
+                update={"created_at": before.created_at} if before and not before.deleted_at else {}
+            )
             values = {"agent": kept.agent, "turns": turn.number, "updated_at": kept.updated_at}
             body = kept.model_copy(update={"turns": turn.number}).model_dump(mode="json")
             await connection.execute(update(SESSIONS).where(_key(**key)).values(**values, body=body))
             row = {"namespace": session.namespace, "session": session.name, "number": turn.number}
-            await connection.execute(insert(TURNS).values(**row, body=turn.model_dump(mode="json")))
+            told = {"body": turn.model_dump(mode="json")}
+            telling = self._insert(TURNS).values(**row, **told)
+            await connection.execute(telling.on_conflict_do_update(index_elements=[*row], set_=told))
             return True
+
+    async def _supersedes(self, connection: AsyncConnection, session: Session, turn: Turn, known: int) -> bool:
+        """Return whether `turn` is the last one, ended once more."""
+        where = (TURNS.c.namespace == session.namespace) & (TURNS.c.session == session.name)
+        body = await connection.scalar(select(TURNS.c.body).where(where, TURNS.c.number == turn.number))
+        return turn.number == known and bool(body) and Turn.model_validate(body).at < turn.at
 
     @whole
     async def turns(self, namespace: str, name: str) -> list[Turn]:
@@ -53,7 +65,7 @@ class SQLSessions(SQLBlobs):
     @whole
     async def sessions(self, namespace: str, *, agent: str | None = None, limit: int = 100) -> list[Session]:
         """See `Sessions.sessions`."""
-        query = select(SESSIONS.c.body).where(SESSIONS.c.namespace == namespace)
+        query = select(SESSIONS.c.body).where(SESSIONS.c.namespace == namespace, SESSIONS.c.agent != "")
         if agent is not None:
             query = query.where(SESSIONS.c.agent == agent)
         query = query.order_by(SESSIONS.c.updated_at.desc(), SESSIONS.c.name).limit(limit)
@@ -65,10 +77,17 @@ class SQLSessions(SQLBlobs):
     async def drop_session(self, namespace: str, name: str) -> bool:
         """See `Sessions.drop_session`."""
         async with self._writing() as connection:
-            gone = await connection.execute(delete(SESSIONS).where(_key(namespace, name)))
+            locked = select(SESSIONS.c.body).where(_key(namespace, name)).with_for_update()
+            body = await connection.scalar(locked)
+            known = Session.model_validate(body) if body else None
+            if known is None or known.deleted_at:
+                return False
+            now = datetime.now(UTC)
+            body = _deleted(known, now).model_dump(mode="json")
+            await connection.execute(update(SESSIONS).where(_key(namespace, name)).values(agent="", body=body))
             await connection.execute(delete(TURNS).where(TURNS.c.namespace == namespace, TURNS.c.session == name))
             await self._disown(connection, [session_owner(namespace, name)])
-            return gone.rowcount > 0
+            return True
 
     async def _session(self, connection: AsyncConnection, namespace: str, name: str) -> Session | None:
         body = await connection.scalar(select(SESSIONS.c.body).where(_key(namespace, name)))
@@ -77,3 +96,9 @@ class SQLSessions(SQLBlobs):
 
 def _key(namespace: str, name: str) -> ColumnElement[bool]:
     return (SESSIONS.c.namespace == namespace) & (SESSIONS.c.name == name)
+
+
+def _deleted(session: Session, at: datetime) -> Session:
+    """Return what is left of a session that is deleted."""
+    left = Session(namespace=session.namespace, name=session.name, agent="", created_at=at, updated_at=at)
+    return left.model_copy(update={"turns": session.turns, "deleted_at": at})

@@ -142,7 +142,7 @@ def _spoken(event: ev.Asked | ev.Answered | ev.Said | ev.Paused | ev.Resumed, st
         case ev.Answered():
             return f"{safe(event.name)} answered by {safe(event.by)} ({event.via}){_because(event.text)}"
         case ev.Said():
-            now = ", breaking in" if event.now else ""
+            now = ", for the next turn" if event.queued else ", breaking in" if event.now else ""
             return f"{paint(safe(event.by), 'cyan', stream)} says ({event.via}{now}){_because(words(event.content))}"
         case ev.Paused():
             by = f"by {safe(event.by)} ({event.via})" if event.by else "at a limit, until it is resumed"

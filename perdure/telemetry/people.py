@@ -123,7 +123,8 @@ class People(Telling):
             case control.Resumption():
                 self._tell(ev.Resumed, type="resumed", add=wanted.add, reason=wanted.reason, **told)
             case Saying():
-                self._tell(ev.Said, type="said", content=wanted.content, now=wanted.now, **told)
+                queued = wanted in state.queued
+                self._tell(ev.Said, type="said", content=wanted.content, now=wanted.now, queued=queued, **told)
             case Decision() | Cancellation():
                 pass  # the engine tells of the request that follows
             case _:

@@ -53,6 +53,23 @@ async def test_a_turn_that_ends_again_changes_nothing(store):
     )
 
 
+async def test_the_last_turn_is_replaced_where_its_run_was_resumed_and_ended_once_more(store):
+    assert await store.end_turn(session(), turn())
+    assert await store.end_turn(session(minutes=1), turn(2, text="half"))
+    again = turn(2, text="whole").model_copy(update={"at": NOON + timedelta(minutes=5)})
+    late = turn(1, text="late").model_copy(update={"at": NOON + timedelta(minutes=5)})
+    assert not await store.end_turn(session(minutes=5), late)
+    assert await store.end_turn(session(minutes=5, variables={"n": 3}), again)
+    assert not await store.end_turn(session(minutes=5, variables={"n": 4}), again)
+    kept = await store.session("default", "s")
+    assert kept
+    assert (kept.turns, kept.variables, [one.text for one in await store.turns("default", "s")]) == (
+        2,
+        {"n": 3},
+        ["", "whole"],
+    )
+
+
 async def test_a_turn_after_a_missing_one_is_refused_and_nothing_kept(store):
     with pytest.raises(ValueError, match="Turn 2 of session 's' can't follow turn 0"):
         await store.end_turn(session(), turn(2))
@@ -92,6 +109,20 @@ async def test_a_dropped_session_is_forgotten_with_what_it_owns(store):
     assert not await store.drop_session("default", "s")
     assert [s.name for s in await store.sessions("default")] == ["t"]
     assert await store.turns("default", "s") == []
+    left = await store.session("default", "s")
+    assert left
+    assert (left.turns, left.agent, left.before, bool(left.deleted_at)) == (1, "", None, True)
     await store.sweep(datetime.now(UTC) + timedelta(hours=1))
     with pytest.raises(LookupError):
         await store.get(ref)
+
+
+async def test_a_session_of_the_same_name_goes_on_counting_after_the_deleted_one(store):
+    await store.end_turn(session(), turn())
+    await store.drop_session("default", "s")
+    assert not await store.end_turn(session(minutes=1), turn())  # told late, of what was deleted
+    assert await store.end_turn(session(minutes=9, agent="other"), turn(2))
+    kept = await store.session("default", "s")
+    assert kept
+    assert (kept.turns, kept.agent, kept.created_at, kept.deleted_at) == (2, "other", NOON + timedelta(minutes=9), None)
+    assert [one.number for one in await store.turns("default", "s")] == [2]

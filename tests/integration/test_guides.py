@@ -44,7 +44,7 @@ def test_the_defaults_in_the_guide_are_so() -> None:
         assert getattr(defaults, name).total_seconds() == int(number) * units[unit]
 
 
-async def test_the_guide_to_variables_runs_as_it_stands(stage) -> None:
+async def test_the_guide_to_sessions_runs_as_it_stands(stage, monkeypatch) -> None:
     names: dict[str, Any] = {}
     exec("\n".join(blocks("python", (GUIDES / "sessions.md").read_text())), names)
     script = [{"calls": [{"name": "choose_flight", "arguments": {"flight": "MU5101"}}]}, {"calls": [{"name": "book"}]}]
@@ -52,3 +52,7 @@ async def test_the_guide_to_variables_runs_as_it_stands(stage) -> None:
     done = await stage.run([*script, "Booked."], tools, variables=names["Trip"])
     assert done.results[1].content == "Booked 1 seats on MU5101."
     assert done.result.variables == {"flight": "MU5101", "seats": 1}
+    monkeypatch.setenv("PERDURE_HOME", str(stage.client.settings.home))
+    monkeypatch.setenv("PERDURE_TASK_QUEUE", stage.queue)
+    names["agent"] = stage.agents[0]
+    assert await names["talk"](f"guide-{uuid4().hex[:8]}") == "Booked."

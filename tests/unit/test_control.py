@@ -146,7 +146,7 @@ def test_signal_is_understood(name: str, value: Any, wanted: Wanted) -> None:
     [
         ("say", {}, "content: Field required"),
         ("say", {"content": 7}, "content"),
-        ("say", {"text": "x"}, "does not know text; it knows content, by, now, id"),
+        ("say", {"text": "x"}, "does not know text; it knows content, by, now, next, id"),
         ("answer", {"call": "2.1"}, "text: Field required"),
         ("resume", {"steps": 5}, "does not know steps; it knows add"),
         ("resume", {"add": {"step": 5}}, "does not know step; it knows steps, input_tokens"),
