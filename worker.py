@@ -17,6 +17,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities import providers
 from perdure.activities.afterwards import Afterwards
+from perdure.activities.compacting import CompactActivities
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
@@ -91,9 +92,10 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
         ]
+        calls: list[Callable[..., Any]] = [models.model, CompactActivities(models, edge, store).compact, learning.learn]
         workers = [
             _worker(client, task_queue, models, tools, others, settings),
-            *_model_workers(client, task_queue, [models.model, learning.learn], by_name, settings),
+            *_model_workers(client, task_queue, calls, by_name, settings),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop:
             announcing = asyncio.create_task(_announce(store, client.namespace, by_name, task_queue))
@@ -116,7 +118,8 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
 
 def _check_providers(agents: Sequence[Agent], settings: Settings) -> None:
     for agent in agents:
-        for model in [*agent.spec.models, *agent.spec.writers]:
+        summaries = agent.spec.context.summary_model
+        for model in [*agent.spec.models, *agent.spec.writers, *([summaries] if summaries else [])]:
             if problem := providers.strange([model]):
                 raise AgentError(f"Agent {agent.name!r}: model {model!r}: {problem}")
     if problem := providers.strange(settings.model_rate):

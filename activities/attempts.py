@@ -162,7 +162,7 @@ class Attempt:
         """
         following = next_try(error, self.tried, self._models, attempts)
         if following is None:
-            return self.ended(error.kind, self._told(error.message))
+            return self.ended(error.kind, self._told(error.message), *([error.window] if error.window else []))
         same = following.model == self.tried.model
         return self._again(
             error.kind, error.message, error.retry_after or backoff(following.failed) if same else _AT_ONCE, following
@@ -175,9 +175,9 @@ class Attempt:
         which = "All models failed" if self.model == self._models[-1] else "Models failed"
         return f"{which}: {_joined(self.tried, f'{self.model}: {_brief(words)}')}."
 
-    def ended(self, kind: str, words: str) -> ApplicationError:
+    def ended(self, kind: str, words: str, *details: object) -> ApplicationError:
         """Return what the engine is told of a call that is not to be tried again, with the tokens that it has cost."""
-        return ApplicationError(words, self.tried.wasted, type=kind, non_retryable=True)
+        return ApplicationError(words, self.tried.wasted, *details, type=kind, non_retryable=True)
 
     def later(self, kind: str, words: str, delay: timedelta = _AT_ONCE, **changes: object) -> ApplicationError:
         """Return what the engine is told of an attempt to be made again after `delay`, which uses up no try."""

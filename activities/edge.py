@@ -106,6 +106,10 @@ class Edge:
                     raise
             attempt.resume()
 
+    def tokens(self, model: str, asked: ModelRequest) -> int:
+        """Return the tokens of a request, estimated, as `model` has counted those before."""
+        return math.ceil(request_tokens(asked) * self._measured.get(model, 1.0))
+
     async def _ask(self, attempt: Attempt, asked: ModelRequest, allowance: Allowance) -> Answer:
         """Make one request, to the first model that may be asked."""
         settings = asked.settings
@@ -113,7 +117,7 @@ class Edge:
             lambda model: self._breaker(model, settings).wait(), lambda model: self._refusal(_key(model, settings))
         )
         estimated = request_tokens(asked)
-        tokens = math.ceil(estimated * self._measured.get(attempt.model, 1.0))
+        tokens = self.tokens(attempt.model, asked)
         limited = self._limited(attempt, asked, allowance, tokens)
         place = self._queue(attempt, tokens)
         reply = await self._send(attempt, limited, settings, tokens, place)

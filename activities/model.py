@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from typing import (
+    TypeVar,
+)
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowQueryFailedError, WorkflowQueryRejectedError
@@ -11,17 +19,26 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure import variables
-from perdure.activities.conversations import Conversations, asking
+from perdure.activities import (
+    windows,
+)
+from perdure.activities.conversations import (
+    Conversations,
+    asking,
+)
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.agents import Agent
-from perdure.context import handles, offered_tools, visible
-from perdure.messages import AssistantMessage
+from perdure.context import ContextStrategy, handles, offered_tools
+from perdure.messages import AssistantMessage, ContextHealth, Entry, Message
 from perdure.models import ModelRequest
+from perdure.policies import AgentSpec
 from perdure.reports import Judgement, ModelTurn
 from perdure.results import words
 from perdure.wire import JUDGE, MODEL, JudgeInput, ModelInput
+
+T = TypeVar("T")
 
 _LARGEST_REPLY = 1_500_000
 """Bytes: the engine refuses payloads over 2 MiB."""
@@ -65,36 +82,56 @@ class ModelActivities:
                 `budget` or `price_unknown`: the run can't afford the call.
         """
         async with heartbeats() as pulse:
-            try:
-                turn = _recordable(await self._turn(request, pulse))
-            except asyncio.CancelledError:
-                if not _is_wanted_back():
-                    raise
-                return _broken_off(pulse.tried)
-            except _PASSED_ON:
-                raise
-            except BaseException as error:  # noqa: BLE001 - SystemExit too: a provider's library does not end the worker
-                activity.logger.warning("a model call failed by a defect", exc_info=error)
-                raise _defect(error, pulse) from None  # its own words may be endless, or none: no cause to record
-            self._conversations.remember(turn.message)
+            turn = await guarded(pulse, lambda: self._turn(request, pulse), _broken_off)
+            self.remember(turn.message)
             return turn
 
     async def _turn(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
+        spec, entries, strategy = await self.conversation(request)
+        messages = windows.shown(strategy, entries)
+        asked = self.request_of(spec, request, entries, messages)
+        health = ContextHealth(
+            tokens=self._edge.tokens(spec.model, asked), window=windows.window_of(spec, request.window)
+        )
+        untried = pulse.tried == Tried()  # what is being tried fitted when it was tried first
+        if request.compacts and untried and health.tokens > windows.room_of(spec, health.window):
+            return ModelTurn(message=AssistantMessage(role="assistant"), finish="full", context=health)
+        answer = await self._edge.answer(spec.models, asked, request.allowance, pulse)
+        agent = self._agents.get(request.agent)
+        turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run, handles(messages))
+        counted = answer.reply.usage.input_tokens or health.tokens
+        spent = {
+            "wasted": answer.wasted,
+            "cost_usd": answer.cost_usd,
+            "fallback": answer.fallback,
+            "context": health.model_copy(update={"tokens": counted}),
+        }
+        return _recordable(turn.model_copy(update=spent))
+
+    async def conversation(self, request: ModelInput) -> tuple[AgentSpec, list[Entry], ContextStrategy]:
+        """Return the rules and the transcript that `request` names, and by which strategy it is shown."""
         agent, fetch = self._agents.get(request.agent), asking(self._client)
         spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
-        messages = visible(await self._conversations.messages(activity.info().workflow_id or "", request, fetch))
-        asked = ModelRequest(
+        entries = await self._conversations.messages(activity.info().workflow_id or "", request, fetch)
+        return spec, entries, windows.strategy_of(spec, agent)
+
+    def request_of(
+        self, spec: AgentSpec, request: ModelInput, entries: Sequence[Entry], messages: Sequence[Message]
+    ) -> ModelRequest:
+        """Return the request that shows `messages` of a transcript."""
+        return ModelRequest(
             instructions=spec.instructions,
             messages=[*messages, *variables.note(request.variables)],
             tools=offered_tools(spec, messages),
             settings=spec.settings,
             answer_only=request.answer_only,
             first=request.step == 1,
+            hidden=windows.hidden(entries),
         )
-        answer = await self._edge.answer(spec.models, asked, request.allowance, pulse)
-        turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run, handles(messages))
-        spent = {"wasted": answer.wasted, "cost_usd": answer.cost_usd, "fallback": answer.fallback}
-        return turn.model_copy(update=spent)
+
+    def remember(self, entry: Entry) -> None:
+        """Keep an entry that an activity has just made: the next call will want it."""
+        self._conversations.remember(entry)
 
     @activity.defn(name=JUDGE)
     async def judge(self, request: JudgeInput) -> Judgement:
@@ -102,6 +139,25 @@ class ModelActivities:
         async with heartbeats():
             agent = self._agents.get(request.agent)
             return await judge_edit(request.arguments, request.tool, request.spec, agent, self._run)
+
+
+async def guarded(pulse: Pulse, work: Callable[[], Awaitable[T]], broken_off: Callable[[Tried], T]) -> T:
+    """Return what `work` gives, or what `broken_off` makes of what it has cost where the run has broken it off.
+
+    Raises:
+        ApplicationError: For whatever nobody foresaw, too; see `_defect`.
+    """
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        if not _is_wanted_back():
+            raise
+        return broken_off(pulse.tried)
+    except _PASSED_ON:
+        raise
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: a provider's library does not end the worker
+        activity.logger.warning("a model call failed by a defect", exc_info=error)
+        raise _defect(error, pulse) from None  # its own words may be endless, or none: no cause to record
 
 
 def _recordable(turn: ModelTurn) -> ModelTurn:

@@ -29,6 +29,19 @@ def cost(model: str, usage: Usage, price: Price | None = None, *, address: str =
     return ((sent - cached) * price.input + cached * cached_price + received * price.output) / _MILLION
 
 
+def window_in_table(model: str, address: str) -> int | None:
+    """Return the tokens that a model can take, by the price table; None where it does not know."""
+    from genai_prices import data_snapshot
+
+    if not address.startswith("http"):
+        return None
+    try:
+        _, found = data_snapshot.get_snapshot().find_provider_model(model, None, None, address)
+    except LookupError:
+        return None
+    return found.context_window
+
+
 def _from_table(model: str, sent: int, cached: int, received: int, address: str) -> Decimal | None:
     # Importing it takes half a second. It reads the table of its own package: only `UpdatePrices` would fetch one.
     from genai_prices import Usage as Tokens

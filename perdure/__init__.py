@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from perdure.memory import Memory
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
-    from perdure.policies import AgentSpec, Approval, Limits, ModelSettings, Price
+    from perdure.policies import AgentSpec, Approval, ContextPolicy, Limits, ModelSettings, Price
     from perdure.settings import Settings
     from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, ask_user, tool
 
@@ -39,6 +39,7 @@ __all__ = [
     "Approval",
     "Client",
     "ConnectionFailed",
+    "ContextPolicy",
     "DecisionRejected",
     "Done",
     "FilePart",
@@ -88,7 +89,7 @@ _NAMES = {
     ),
     "memory": ("Memory",),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
-    "policies": ("AgentSpec", "Approval", "Limits", "ModelSettings", "Price"),
+    "policies": ("AgentSpec", "Approval", "ContextPolicy", "Limits", "ModelSettings", "Price"),
     "settings": ("Settings",),
     "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "ask_user", "tool"),
 }

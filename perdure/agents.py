@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from perdure.compaction import DefaultStrategy
+from perdure.context import ContextStrategy
 from perdure.errors import AgentError
 from perdure.memory import Memory, MemoryIndex
 from perdure.messages import JSON, Content, Data, content_hash
-from perdure.policies import AgentSpec, Approval, End, Limits, ModelSettings
+from perdure.policies import DEFAULT_STRATEGY, AgentSpec, Approval, ContextPolicy, End, Limits, ModelSettings
 from perdure.schemas import sentence
 from perdure.tools import Tool
 from perdure.variables import declared
@@ -74,6 +76,8 @@ class Agent:
             It starts with the class's defaults and what `Task(variables=…)` gives, and is kept over the turns of a
             session.
         show_variables: Which of them the model is shown at the end of each request: all, none, or those named.
+        context: How much of a conversation the models are shown, and what is done where that is too much; or a
+            `perdure.context.ContextStrategy` that decides about it.
 
     Raises:
         AgentError: If the name is not usable, or two tools have one name.
@@ -91,6 +95,7 @@ class Agent:
     variables: type[BaseModel] | None = None
     show_variables: bool | Sequence[str] = True
     memory: Memory | bool = False
+    context: ContextPolicy | ContextStrategy = field(default_factory=ContextPolicy)
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +112,7 @@ class Agent:
             raise AgentError(f"Agent {self.name!r}: approval has to be {words}, not {self.approval!r}.")
         if not isinstance(self.memory, Memory | bool):  # pyright: ignore[reportUnnecessaryIsInstance] # as with tools
             raise AgentError(f"Agent {self.name!r}: memory has to be True, False or a Memory, not {self.memory!r}.")
+        self._check_context()
         strangers = set(self.rules.tools) - {tool.name for tool in self.tools}
         if strangers:
             raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
@@ -118,6 +124,16 @@ class Agent:
     @property
     def _models(self) -> list[Any]:
         return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
+
+    def _check_context(self) -> None:
+        own: Any = self.strategy  # whatever a user has put there
+        if own is None:
+            return
+        if not isinstance(own, ContextStrategy) or not isinstance(getattr(own, "policy", None), ContextPolicy):
+            words = "a ContextPolicy, or an object with name, policy, view and compact"
+            raise AgentError(f"Agent {self.name!r}: context has to be {words}, not {own!r}.")
+        if own.name == DEFAULT_STRATEGY and not isinstance(own, DefaultStrategy):
+            raise AgentError(f"Agent {self.name!r}: a context strategy of your own can't be named {own.name!r}.")
 
     def _check_tools(self) -> None:
         if not isinstance(self.tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget the []
@@ -162,7 +178,19 @@ class Agent:
             compensate_on=list(self.compensate_on),
             variables=None if self.variables is None else declared(self.name, self.variables, self.show_variables),
             memory=self._memory.policy if self._memory else None,
+            context=self._context,
         )
+
+    @property
+    def _context(self) -> ContextPolicy:
+        if isinstance(self.context, ContextPolicy):
+            return self.context.model_copy(update={"strategy": DEFAULT_STRATEGY})
+        return self.context.policy.model_copy(update={"strategy": self.context.name})
+
+    @property
+    def strategy(self) -> ContextStrategy | None:
+        """What compacts its conversations, where that is not the default strategy by `context` as data."""
+        return None if isinstance(self.context, ContextPolicy) else self.context
 
     @property
     def _memory(self) -> Memory | None:

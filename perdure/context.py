@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from perdure.messages import (
     DEFAULT_WINDOW,
+    AssistantMessage,
     Compaction,
     Content,
     Entry,
@@ -43,7 +44,7 @@ def visible(entries: Sequence[Entry]) -> list[Message]:
     shown: list[Message] = []
     if last.keeps is not None:
         shown.extend(_messages([shortened(entries[last.keeps], last.keeps, last)]))
-    if said := _summary(last):
+    if said := summary_of(last):
         shown.append(said)
     short = min(max(last.shortened, last.covers), len(entries))
     shown.extend(_messages([shortened(entries[at], at, last) for at in range(last.covers, short)]))
@@ -69,7 +70,8 @@ _HEADINGS = {
 }
 
 
-def _summary(compaction: Compaction) -> UserMessage | None:
+def summary_of(compaction: Compaction) -> UserMessage | None:
+    """Return what the model is told in place of what is not shown any more; None where nothing is left out."""
     kept = compaction.verbatim
     parts = [compaction.summary] if compaction.summary else []
     for name, heading in _HEADINGS.items():
@@ -295,3 +297,29 @@ class ContextStrategy(Protocol):
         It may be called again with the same transcript. What it raises is logged, and the default strategy does it.
         """
         ...
+
+
+def is_paired(messages: Sequence[Message]) -> bool:
+    """Return whether each call is followed by its result, in order, and each result belongs to a call."""
+    due: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if not due or due.pop(0) != message.result.call_id:
+                return False
+        elif due:
+            return False
+        if isinstance(message, AssistantMessage):
+            due = [call.id for call in message.calls]
+    return not due
+
+
+LARGEST = 500_000
+"""Bytes of a compaction: it is kept in a history."""
+
+
+def fits(entry: Compaction, entries: Sequence[Entry]) -> bool:
+    """Return whether a compaction is about `entries`, which it follows, and can be kept in a history."""
+    length, keeps = len(entries), entry.keeps
+    about = 0 <= entry.covers <= length and 0 <= entry.shortened <= length
+    kept = keeps is None or 0 <= keeps < min(entry.covers, length)
+    return about and kept and len(entry.model_dump_json().encode("utf-8", "replace")) <= LARGEST

@@ -176,6 +176,7 @@ class ModelError(Exception):
         message: The provider's own words, without credentials.
         retry_after: How long the provider asks to wait, or None where it does not say.
         usage: What the call used before it failed, an estimate; None where nothing of a reply came.
+        window: For `context_too_long`: tokens that the model can take, where the provider says so.
     """
 
     def __init__(
@@ -185,8 +186,10 @@ class ModelError(Exception):
         *,
         retry_after: timedelta | None = None,
         usage: Usage | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.window = window
         self.kind: ModelErrorKind = kind
         self.message = message
         self.retry_after = retry_after

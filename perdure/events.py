@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from perdure.budgets import Additions
-from perdure.messages import JSON, Content, Data, ResultStatus, RunStatus, Usage
+from perdure.messages import JSON, Content, ContextHealth, Data, ResultStatus, RunStatus, Usage
 
 
 class EventBase(Data):
@@ -65,7 +65,8 @@ class ModelStarted(EventBase):
 class ModelFinished(EventBase):
     """The model replied. `duration` is that of the attempt that succeeded; `calls` are positions and names.
 
-    `fallback` says why the agent's first model was not the one that answered, "" where it was.
+    `fallback` says why the agent's first model was not the one that answered, "" where it was. `context` is how full
+    its context was with the request.
     """
 
     type: Literal["model_finished"]
@@ -76,6 +77,31 @@ class ModelFinished(EventBase):
     usage: Usage = Usage()
     cost_usd: Decimal | None = None
     fallback: str = ""
+    context: ContextHealth | None = None
+    attempt: int = 1
+    duration: timedelta | None = None
+
+
+class ContextCompacted(EventBase):
+    """The model is shown less of the conversation from now on, since its context was too full.
+
+    Attributes:
+        why: It was `full`, its provider `refused` a request as too long, or little was left of the `budget`.
+        how: `shortened`: long results are shown as previews; `summarised`: and old turns as a summary; `nothing` was
+            left to make it shorter.
+        by: The model that wrote the summary, as the agent names it; "" where none did.
+        message: What did not go as it should.
+    """
+
+    type: Literal["context_compacted"]
+    why: Literal["full", "refused", "budget"]
+    how: Literal["shortened", "summarised", "nothing"]
+    by: str = ""
+    before: ContextHealth
+    after: ContextHealth
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = None
+    message: str = ""
     attempt: int = 1
     duration: timedelta | None = None
 
@@ -290,6 +316,7 @@ Event = Annotated[
     | Recalled
     | ModelStarted
     | ModelFinished
+    | ContextCompacted
     | ModelFailed
     | ToolStarted
     | ToolFinished

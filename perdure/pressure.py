@@ -51,9 +51,16 @@ def relax(state: RunState, turn: ModelTurn | None = None) -> None:
     _set(state, due="", tight=0, over=False)
 
 
-def relief_is_due(state: RunState) -> bool:
-    """Return whether the context is to be compacted since little is left of the budget: once, and without cost."""
-    if not state.shape or state.pressure.relieved or state.closing or state.last.input_tokens < WORTH:
+def relief_is_due(state: RunState, turns: int) -> bool:
+    """Return whether the context is to be compacted, without cost, since the budget allows so few more turns.
+
+    Once where it allows one at most, and once more where it allows none, not even the one for an answer. Never while
+    calls have no results yet: no compaction comes between them.
+    """
+    often = state.pressure.relieved
+    if not state.shape or state.closing or state.calls or often > (0 if turns else 1):
+        return False
+    if state.last.input_tokens < WORTH:
         return False
     return bool(budgets.scarce(state) & _MONEY)
 
@@ -65,12 +72,15 @@ def begin(state: RunState, decided: int) -> None:
 
 def fold(state: RunState, report: CompactReport) -> None:
     """Take into the state what was done about the context, and what it has cost."""
-    budgets.waste(state, report.wasted + report.usage)
+    budgets.waste(state, report.usage)
     if report.cost_usd is None:
         state.unpriced = True
     else:
         state.cost += report.cost_usd
-    state.context = report.after
+    state.context = report.after if report.after.tokens else state.context
+    if state.pressure.due == "refused" and report.before.tokens:
+        most = report.before.tokens  # so many are too many
+        _set(state, window=min(most, state.pressure.window or most))
     if report.entry:
         state.messages.append(report.entry)
         state.last = state.last.model_copy(update={"input_tokens": report.after.tokens})
@@ -87,7 +97,7 @@ def give_up(state: RunState) -> None:
 def _go_on(state: RunState, *, over: bool) -> None:
     pressure = state.pressure
     if not pressure.due:
-        _set(state, under_way=False, relieved=True)
+        _set(state, under_way=False, relieved=pressure.relieved + 1)
         return
     tight = pressure.tight + 1
     _set(state, under_way=False, due="", tight=tight, over=over or tight >= MOST)

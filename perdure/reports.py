@@ -56,9 +56,8 @@ class CompactReport(Data):
         how: `summarised` also where long results were shortened besides.
         before: How full the context would be as it was.
         after: How full it is now.
-        usage: Of the model call that wrote a summary.
-        wasted: Of the attempts before it that failed half-way.
-        cost_usd: Of both. None where a price is not known.
+        usage: Of the model calls made for it, attempts that failed half-way included.
+        cost_usd: Of those. None where a price is not known.
         message: What did not go as it should, for a person, such as why no model wrote the summary.
     """
 
@@ -67,7 +66,6 @@ class CompactReport(Data):
     before: ContextHealth = ContextHealth()
     after: ContextHealth = ContextHealth()
     usage: Usage = Usage()
-    wasted: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)
     message: str = ""
 

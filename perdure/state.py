@@ -166,7 +166,8 @@ class Pressure(Data):
         under_way: It is being compacted; the first `decided` of the run's decisions go into the summary.
         tight: How often it was compacted since the model last replied.
         over: Nothing is left to make it shorter: the model is asked as it is.
-        relieved: It was compacted since little was left of the budget, which is done once.
+        relieved: How often it was compacted since little was left of the budget: once to make that last, and once more
+            where it would not do for an answer otherwise.
         window: Tokens that the model can take, as a provider said when it refused a request; None: none has.
     """
 
@@ -175,7 +176,7 @@ class Pressure(Data):
     decided: int = 0
     tight: int = 0
     over: bool = False
-    relieved: bool = False
+    relieved: int = 0
     window: int | None = None
 
     @property

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from perdure import leases, recalling, undoing
+from perdure import (
+    leases,
+    pressure,
+    recalling,
+    undoing,
+)
 from perdure.budgets import asks_for_more, exhausted, turns_left
 from perdure.messages import AssistantMessage, OpenStatus
 from perdure.state import UNSETTLED, Amounts, CallState, CallStatus, Outcome, RunState
@@ -46,6 +51,13 @@ class Undo:
 
 
 @dataclass(frozen=True, slots=True)
+class Compact:
+    """Make what the model is shown shorter; with `free`, without asking a model, since little is left of the budget."""
+
+    free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Borrow:
     """Ask the parent for more budget, and wait for its answer; not for ever."""
 
@@ -81,14 +93,14 @@ class Finish:
 UNDER_WAY = (CallStatus.RUNNING, CallStatus.PROBING)
 """A call that goes on by itself."""
 
-Step = CallModel | Recall | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish | ContinueAsNew
+Step = CallModel | Recall | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish | ContinueAsNew | Compact
 
 
 def next_step(state: RunState, *, full: bool = False) -> Step:
     """Return what to do next. Pure and total.
 
-    Never returns `CallModel` while something is under way, nor past a limit of the run. Where it returns it while
-    calls wait for people, they are to be parked: see `turns.open_turn`.
+    Never returns `CallModel` or `Compact` while something is under way, nor the former past a limit of the run. Where
+    it returns that while calls wait for people, they are to be parked: see `turns.open_turn`.
 
     Args:
         full: The history gets too long: nothing is started any more, and once nothing is under way, the run is to
@@ -100,7 +112,7 @@ def next_step(state: RunState, *, full: bool = False) -> Step:
     if not full or isinstance(step, Finish):
         return step
     calls_under_way = any(call.status in UNDER_WAY for call in state.open_calls)
-    if not (state.generating or state.cancelling or calls_under_way):
+    if not (_model_is_busy(state) or state.cancelling or calls_under_way):
         return ContinueAsNew()
     return step if isinstance(step, Wait) else Wait(open_status(state))
 
@@ -114,7 +126,7 @@ def _going_on(state: RunState) -> Step:
     if not held and (ready := startable(state)):
         return CallTools(ready)
     waits = UNSETTLED if outcome else UNDER_WAY
-    if state.generating or state.recall == "asked" or any(call.status in waits for call in state.open_calls):
+    if _model_is_busy(state) or any(call.status in waits for call in state.open_calls):
         return Wait(open_status(state))
     if outcome:
         return Finish(outcome)
@@ -123,6 +135,10 @@ def _going_on(state: RunState) -> Step:
     if not _due(state):
         return Wait(open_status(state))
     return Recall() if recalling.due(state) else _next_turn(state)
+
+
+def _model_is_busy(state: RunState) -> bool:
+    return state.generating is not None or state.pressure.under_way or state.recall == "asked"
 
 
 def _final(state: RunState) -> Outcome | None:
@@ -140,6 +156,8 @@ def _due(state: RunState) -> bool:
         return True
     if state.calls:
         return False
+    if state.pressure.unasked:
+        return True
     last = state.messages[-1]
     answered = isinstance(last, AssistantMessage) and not last.calls
     return not answered or len(state.parked) == 0 or any(call.status is CallStatus.CLOSED for call in state.parked)
@@ -147,13 +165,17 @@ def _due(state: RunState) -> bool:
 
 def _next_turn(state: RunState) -> Step:
     """Return how the model is asked, by what the run may still spend. Its one last turn comes when nothing is open."""
-    if state.closing:
+    if state.closing and not state.pressure.unasked:
         return Finish(exhausted(state))
+    if state.pressure.due:
+        return Compact()
     if wanted := leases.wanted(state):
         return Borrow(wanted)
     left = turns_left(state)
-    if left > 1 and not state.conceded:
+    if left > 1 and not state.conceded and not state.closing:
         return CallModel()
+    if pressure.relief_is_due(state, max(left, 0)):
+        return Compact(free=True)
     if asks_for_more(state):
         return AskForMore(exhausted(state).reason or "")
     if state.open_calls:
@@ -214,7 +236,7 @@ def _beside(call: CallState) -> bool:
 
 def open_status(state: RunState) -> OpenStatus:
     """Return what an open run is waiting for; a person comes before a running call, but not before the model."""
-    statuses = {call.status for call in state.open_calls if not state.generating}
+    statuses = {call.status for call in state.open_calls if not _model_is_busy(state)}
     if CallStatus.IN_DOUBT in statuses:
         return "waiting_decision"
     if CallStatus.ASKING in statuses:

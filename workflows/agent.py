@@ -16,6 +16,7 @@ from perdure import state as states
 from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Entry, OpenStatus, RunResult, content_hash
+from perdure.phases import phase_of
 from perdure.reports import RecallReport, UndoReport
 from perdure.state import CallStatus, Outcome, Phase, RunState
 from perdure.steps import (
@@ -23,6 +24,7 @@ from perdure.steps import (
     Borrow,
     CallModel,
     CallTools,
+    Compact,
     ContinueAsNew,
     Finish,
     Probe,
@@ -44,7 +46,12 @@ from perdure.wire import (
 )
 from perdure.workflows import calls
 from perdure.workflows.afterwards import Follower
-from perdure.workflows.continuing import Continuing
+from perdure.workflows.compacting import (
+    Compacting,
+)
+from perdure.workflows.continuing import (
+    Continuing,
+)
 from perdure.workflows.leases import Leases
 from perdure.workflows.people import People
 
@@ -56,7 +63,7 @@ _LARGEST_PAGE = 200_000
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentWorkflow(People, Continuing):
+class AgentWorkflow(People, Continuing, Compacting):
     """One run of one agent."""
 
     @workflow.init
@@ -97,7 +104,7 @@ class AgentWorkflow(People, Continuing):
             outcome = await self._cut_off(error)
         return await self._end(outcome)
 
-    async def _loop(self) -> Outcome:  # noqa: C901 - once per member of the union
+    async def _loop(self) -> Outcome:  # noqa: C901, PLR0912 - once per member of the union
         while True:
             step = self._next()
             match step:
@@ -112,6 +119,8 @@ class AgentWorkflow(People, Continuing):
                     self._probe(position, after)
                 case Undo(position):
                     self._undo(position)
+                case Compact(free):
+                    self._compact(free=free)
                 case Borrow() | AskForMore():
                     await self._ask_for_more(step)
                 case ContinueAsNew():
@@ -159,9 +168,14 @@ class AgentWorkflow(People, Continuing):
 
     def _generate(self, *, answer_only: bool) -> None:
         turns.open_turn(self.state, answer_only=answer_only)
+        request = self._request().model_copy(update={"answer_only": answer_only})
+        self._generation = self._spawn(self._ask_model(request))
+
+    def _request(self) -> ModelInput:
+        """Return what names the conversation as it is now, and what may be spent on it."""
         self._chain.extend(self.state.messages)
         length, base = self.state.length, self._sent
-        request = ModelInput(
+        return ModelInput(
             agent=self._agent,
             spec=self._spec_hash,
             step=self.state.steps + 1,
@@ -170,12 +184,12 @@ class AgentWorkflow(People, Continuing):
             base=self._chain.head(base),
             base_length=base,
             new=self._chain.contents(base),
-            answer_only=answer_only,
             allowance=budgets.allowance(self.state),
             ran=self.state.ran,
             variables=variables.shown(self.state),
+            compacts=self.state.shape > 0 and not self.state.pressure.over,
+            window=self.state.pressure.window,
         )
-        self._generation = self._spawn(self._ask_model(request))
 
     async def _ask_model(self, request: ModelInput) -> None:
         try:
@@ -344,23 +358,7 @@ class AgentWorkflow(People, Continuing):
             return  # it is seen as it was
         status: OpenStatus = step.status if isinstance(step, Wait) else "running"
         self._clock.waits = status != "running"
-        match step:
-            case CallModel() | Borrow():
-                self.phase = Phase.GENERATING
-            case Recall():
-                pass
-            case Wait() if self.state.recall == "asked":
-                pass
-            case Wait() if self.state.generating:
-                self.phase = Phase.GENERATING
-            case Wait() if status != "running":
-                self.phase = Phase.WAITING
-            case Undo():
-                self.phase = Phase.UNDOING
-            case Finish():
-                self.phase = Phase.POST_PROCESSING
-            case _:
-                self.phase = Phase.EXECUTING_TOOLS
+        self.phase = phase_of(step, self.state, self.phase)
         if status != self._shown and not isinstance(step, Finish):
             self._shown = status
             _tag(status)

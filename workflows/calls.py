@@ -20,6 +20,7 @@ from perdure.messages import (
 )
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import (
+    CompactReport,
     Judgement,
     LearnReport,
     ModelTurn,
@@ -33,6 +34,7 @@ from perdure.state import CallState, DoneEffect
 from perdure.wire import (
     ARCHIVE,
     CANCEL_RUN,
+    COMPACT,
     END_TURN,
     JUDGE,
     LEARN,
@@ -44,6 +46,7 @@ from perdure.wire import (
     UNDO,
     UNDO_SUFFIX,
     AfterRun,
+    CompactInput,
     JudgeInput,
     ModelInput,
     ProbeInput,
@@ -81,6 +84,26 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
     )
     turn: ModelTurn = await _outcome(handle)
     return turn
+
+
+async def compact(request: CompactInput, spec: AgentSpec, heartbeat: timedelta) -> CompactReport:
+    """Make the context shorter. It is no step, but has the time of the run alone, as a model call has."""
+    seconds = request.allowance.seconds
+    handle = workflow.start_activity(
+        COMPACT,
+        request,
+        task_queue=model_queue(workflow.info().task_queue, spec.model),
+        activity_id=f"{request.step} compact {request.tight + 1}",
+        result_type=CompactReport,
+        schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds) + _SLACK,
+        start_to_close_timeout=spec.settings.timeout + _SLACK,
+        heartbeat_timeout=heartbeat,
+        retry_policy=_FOREVER,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=f"before step {request.step}: compact the context ({request.why})",
+    )
+    report: CompactReport = await _outcome(handle)
+    return report
 
 
 async def tool(

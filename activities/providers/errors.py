@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from perdure.activities.providers.wire import arr, decode, obj, text
+from perdure.activities.providers.wire import arr, decode, number, obj, text
 from perdure.errors import ModelError, ModelErrorKind
 from perdure.messages import JSON
 
@@ -121,7 +121,8 @@ def from_answer(status: int, headers: Mapping[str, str], answer: str, *, key: st
     sentence = f"{words} (HTTP {status})" if words else f"HTTP {status}"
     wait = retry_after(headers)
     wait = _wait_in(body) if wait is None else wait
-    return ModelError(_kind(status, _marks(body), words.lower()), scrub(sentence, key), retry_after=wait)
+    kind = _kind(status, _marks(body), words.lower())
+    return ModelError(kind, scrub(sentence, key), retry_after=wait, window=_window(kind, body, words))
 
 
 def from_error_body(body: Mapping[str, JSON], *, key: str = "") -> ModelError:
@@ -132,7 +133,8 @@ def from_error_body(body: Mapping[str, JSON], *, key: str = "") -> ModelError:
     if status is None:
         status = 400 if marks & _FILTERED or _TOO_LONG.search(words.lower()) else 500
     sentence = scrub(words or "The provider reports an error.", key)
-    return ModelError(_kind(status, marks, words.lower()), sentence, retry_after=_wait_in(body))
+    kind = _kind(status, marks, words.lower())
+    return ModelError(kind, sentence, retry_after=_wait_in(body), window=_window(kind, body, words))
 
 
 def not_understood(answer: str, what: str, *, key: str = "") -> ModelError:
@@ -156,6 +158,30 @@ def _kind(status: int, marks: set[str], words: str) -> ModelErrorKind:
     if "overloaded" in everything and status in (429, *_SERVER):
         return "overloaded"
     return _BY_STATUS.get(status, "server" if status in _SERVER else "bad_request")
+
+
+_SAID = re.compile(
+    r"maximum (?:context|model) length (?:is|of) (?P<a>[\d,]{3,12})"  # OpenAI, vLLM, Azure
+    r"|(?:context window|context size|context length)[^.\d]{0,40}?(?P<b>[\d,]{3,12})"
+    r"|max_new_tokens`? must be <= (?P<c>[\d,]{3,12})"  # Text Generation Inference
+    r"|> (?P<e>[\d,]{3,12}) maximum"  # Anthropic
+    r"|tokens allowed \((?P<f>[\d,]{3,12})\)"  # Gemini
+    r"|input length should be \[\d{1,3}, ?(?P<g>[\d,]{3,12})\]"  # Alibaba
+)
+
+
+def _window(kind: ModelErrorKind, body: Mapping[str, JSON], words: str) -> int | None:
+    """Return the tokens that a model can take, where an error says so: llama.cpp in a field, others in words."""
+    if kind != "context_too_long":
+        return None
+    if (said := number(obj(body.get("error")).get("n_ctx"))) is not None:
+        return said or None
+    found = _SAID.search(words.lower())
+    figures = [int(text.replace(",", "") or 0) for text in found.groups() if text] if found else []
+    return figures[-1] if figures and figures[-1] >= _LEAST_WINDOW else None
+
+
+_LEAST_WINDOW = 256
 
 
 def _json(answer: str) -> dict[str, JSON]:

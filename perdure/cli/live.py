@@ -44,7 +44,7 @@ class Board:
         match event:
             case ev.ModelStarted():
                 self._enter("model thinking", event.time)
-            case ev.ModelFinished():
+            case ev.ModelFinished() | ev.ContextCompacted():
                 self.usage += event.usage
                 self._enter("working", event.time)
             case ev.ToolStarted():

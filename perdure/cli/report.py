@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from perdure import events as ev
 from perdure.cli import standing, story
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
+from perdure.context import summary_of
 from perdure.messages import (
     JSON,
     AssistantMessage,
@@ -44,6 +45,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "under_way": now.under_way,
         "retrying": [one for one in now.under_way if one.last_failure],
         "served": now.absence is None,
+        "context": {**state.context.model_dump(), "share": round(state.context.share, 4)} if state.context else None,
         "priority": now.priority,
         "tenant": now.tenant or None,
         "calls": calls,
@@ -121,14 +123,25 @@ def _head(
             "Used",
             f"{result.steps} of {state.limits.steps} steps, {story.tokens(result.usage)}{cost}",
         ),
+        ("Context", _context(state)),
         ("Web UI", page or ""),
     ]
     yield from (f"{name:<9}{text}" for name, text in rows if text)
 
 
+def _context(state: RunState) -> str:
+    """Return how full the model's context was at the last turn, and how often it was compacted."""
+    if state.context is None:
+        return ""
+    times = sum(isinstance(entry, Compaction) for entry in state.messages)
+    compacted = f", compacted {times} time{'' if times == 1 else 's'}" if times else ""
+    return f"{story.fullness(state.context)}{compacted}"
+
+
 def _asked(events: Sequence[ev.Event]) -> ev.Event | None:
     """Return the start of the model call that has not ended yet."""
-    calls = [event for event in events if isinstance(event, ev.ModelStarted | ev.ModelFinished | ev.ModelFailed)]
+    kinds = ev.ModelStarted | ev.ModelFinished | ev.ModelFailed | ev.ContextCompacted
+    calls = [event for event in events if isinstance(event, kinds)]
     return calls[-1] if calls and isinstance(calls[-1], ev.ModelStarted) else None
 
 
@@ -231,5 +244,7 @@ def _transcript(messages: Sequence[Entry], stream: TextIO) -> Iterator[str]:
                 given = message.result
                 text = safe(given.content or given.message or "")
                 yield f"  {paint('tool', 'yellow', stream)}   {safe(given.name)} {given.status}: {text}"
-            case Compaction(summary=summary):
-                yield f"  {paint('runtime', 'cyan', stream)}  (shown in short from here on) {safe(summary)}"
+            case Compaction() as compaction:
+                said = summary_of(compaction)
+                mark = paint("compacted: from here on, the model is shown less of what is above", "cyan", stream)
+                yield f"  {mark}" + (f"\n  {safe(story.words(said.content))}" if said else "")

@@ -18,7 +18,7 @@ from perdure.events import ApprovalRequested, Asked, InDoubt, Paused
 from perdure.messages import JSON
 from perdure.state import CallState, CallStatus, RunState
 from perdure.steps import Wait, next_step
-from perdure.wire import JUDGE, MODEL, PROBE, UNDO
+from perdure.wire import COMPACT, JUDGE, MODEL, PROBE, UNDO
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -215,6 +215,8 @@ def _activity(kind: str, position: str) -> str:
     match kind:
         case _ if kind == MODEL:
             return "model call"
+        case _ if kind == COMPACT:
+            return "compaction of the context"
         case _ if kind == PROBE:
             return f"look-up of call {position.partition('?')[0]}"
         case _ if kind == UNDO:

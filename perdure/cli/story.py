@@ -12,7 +12,7 @@ from perdure import events as ev
 from perdure.budgets import Additions
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.cli.standing import Attempt, Request
-from perdure.messages import JSON, Content, Usage
+from perdure.messages import JSON, Content, ContextHealth, Usage
 from perdure.state import STAGED
 
 INDENT = " " * 18
@@ -94,6 +94,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"model {safe(event.model)} asked{' to answer now' if event.answer_only else ''}"
         case ev.ModelFinished():
             return _reply(event, stream)
+        case ev.ContextCompacted():
+            return _compacted(event)
         case ev.ModelFailed():
             kind = safe(event.error_type)  # what follows of it says why: the run's end, or its pause
             return _NOT_ASKED.get(kind, f"model call {status_word('failed', stream)} ({kind})")
@@ -202,6 +204,34 @@ def _reply(event: ev.ModelFinished, stream: TextIO) -> str:
     reply = f"model replied{other}{took}{tried}{cut}, {tokens(event.usage)}{money(event.cost_usd)}{calls}"
     aside = event.calls and event.text.strip()
     return f"{reply}\n{INDENT}{paint(one_line(event.text, 300), 'dim', stream)}" if aside else reply
+
+
+def fullness(context: ContextHealth) -> str:
+    """Return how full a context is: `98,000 of 128,000 tokens (77%)`."""
+    return f"{context.tokens:,} of {context.window:,} tokens ({context.share:.0%})"
+
+
+_WHY = {
+    "full": "context was too full",
+    "refused": "request was refused as too long",
+    "budget": "little is left of the budget",
+}
+_HOW = {
+    "shortened": "long results are shown as previews",
+    "summarised": "old turns are summed up",
+    "nothing": "nothing is left to make it shorter",
+}
+
+
+def _compacted(event: ev.ContextCompacted) -> str:
+    if not event.before.tokens:
+        return f"{_WHY[event.why]}, and could not be compacted{_because(event.message)}"
+    by = f" by {safe(event.by)}" if event.by else ""
+    spent = f", {tokens(event.usage)}{money(event.cost_usd)}" if event.usage.input_tokens else ""
+    if event.how == "nothing":
+        return f"{_WHY[event.why]}, and {_HOW[event.how]}: {fullness(event.before)}{_because(event.message)}"
+    went = f"from {event.before.tokens:,} to {fullness(event.after)}"
+    return f"{_WHY[event.why]}: {_HOW[event.how]}{by}, {went}{spent}{_because(event.message)}"
 
 
 def _finished(event: ev.ToolFinished, stream: TextIO) -> str:

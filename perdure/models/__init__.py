@@ -20,6 +20,7 @@ class ModelRequest:
         tools: What it may call.
         answer_only: True if it has to answer in text now; tools are shown, but not to be called.
         first: True on the run's first turn.
+        hidden: Replies that are not shown any more: an id of a call that was given in one of them may come again.
         on_text: Called with each piece of the reply's text as it comes. It may come again with another attempt.
     """
 
@@ -29,6 +30,7 @@ class ModelRequest:
     settings: ModelSettings
     answer_only: bool = False
     first: bool = False
+    hidden: int = 0
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
 
 

@@ -171,22 +171,33 @@ def function(name: str, description: str, schema: Mapping[str, Any]) -> dict[str
 # -- calls -------------------------------------------------------------------------------------------------
 
 
-def level_ids(written: Sequence[JSON], taken: Iterable[str]) -> list[str]:
+_RANDOM = re.compile(r"[A-Za-z0-9]*(?:[A-Za-z][A-Za-z0-9]*\d|\d[A-Za-z0-9]*[A-Za-z])[A-Za-z0-9]*")
+_RANDOM_FROM = 8
+"""Letters and digits mixed in a row that make an id one that does not come twice."""
+
+
+def level_ids(written: Sequence[JSON], taken: Iterable[str], mark: str = "") -> list[str]:
     """Return ids that differ from each other and from `taken`: the provider's where it is usable.
 
     Args:
         written: The ids of one reply, in order; None, empty or not a string where missing.
-        taken: The ids already in the conversation.
+        taken: The ids already in the conversation, as far as it is shown.
+        mark: Where not all of it is: makes ids that look as if they might come again different from those before.
     """
     used = set(taken)
     kept: list[str | None] = []
     for id_ in written:
-        usable = isinstance(id_, str) and bool(id_.strip()) and id_ not in used
-        kept.append(id_ if usable else None)
-        used |= {id_} if usable else set()
-    fresh = (f"call_{number}" for number in count(len(used) + 1))
+        marked = f"{id_}_{mark}" if mark and isinstance(id_, str) and id_.strip() and not _is_random(id_) else id_
+        usable = isinstance(marked, str) and bool(marked.strip()) and marked not in used
+        kept.append(marked if usable else None)
+        used |= {marked} if usable else set()
+    fresh = (f"call_{number}{mark and '_'}{mark}" for number in count(len(used) + 1))
     unused = (id_ for id_ in fresh if id_ not in used)
     return [id_ or next(unused) for id_ in kept]
+
+
+def _is_random(id_: str) -> bool:
+    return any(len(found) >= _RANDOM_FROM and _RANDOM.fullmatch(found) for found in re.findall(r"[A-Za-z0-9]+", id_))
 
 
 def level_calls(written: Sequence[tuple[JSON, JSON, JSON]], request: ModelRequest, names: Names) -> list[RawCall]:
@@ -197,7 +208,9 @@ def level_calls(written: Sequence[tuple[JSON, JSON, JSON]], request: ModelReques
         request: What was asked: its conversation says which ids are taken.
         names: Of the request's tools.
     """
-    ids = level_ids([id_ for id_, _, _ in written], ids_in(request.messages))
+    replies = request.hidden + sum(isinstance(message, AssistantMessage) for message in request.messages)
+    mark = str(replies) if request.hidden else ""
+    ids = level_ids([id_ for id_, _, _ in written], ids_in(request.messages), mark)
     return [
         RawCall(id_, names.own(name) if isinstance(name, str) else "", arguments_text(arguments))
         for id_, (_, name, arguments) in zip(ids, written, strict=True)

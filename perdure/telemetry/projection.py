@@ -19,11 +19,12 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.exceptions import CancelledError
 
-from perdure import continuing, outcomes, recalling, turns, undoing
+from perdure import continuing, outcomes, pressure, recalling, turns, undoing
 from perdure import events as ev
 from perdure.failures import (
     error_type,
     explain,
+    fold_compaction_failure,
     fold_failure,
     fold_model_failure,
 )
@@ -37,6 +38,7 @@ from perdure.messages import (
     content_hash,
 )
 from perdure.reports import (
+    CompactReport,
     Judgement,
     ModelTurn,
     ProbeReport,
@@ -50,12 +52,14 @@ from perdure.telemetry.executions import histories
 from perdure.telemetry.lending import Lending
 from perdure.wire import (
     CANCEL_RUN,
+    COMPACT,
     JUDGE,
     MODEL,
     PROBE,
     PUT_AWAY,
     RECALL,
     UNDO,
+    CompactInput,
     ModelInput,
     ProbeInput,
     PutAway,
@@ -275,17 +279,14 @@ class Projection(Lending):
             turns.open_turn(state, answer_only=request.answer_only)
             model, last = state.spec.model, request.answer_only
             self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
-        elif kind == RECALL:
-            recalling.begin(state)
+        elif kind in (RECALL, COMPACT, PUT_AWAY):
+            await self._on_upkeep(self.pending[event.event_id])
         elif kind == PROBE:
             probed = await self._decode(attributes.input.payloads, ProbeInput)
             if call := state.find(probed.call.position):
                 call.status = CallStatus.PROBING
                 if call.doubt and probed.believed_from:  # the workflow's clock decided, which is behind the history's
                     call.doubt = call.doubt.model_copy(update={"believed_from": probed.believed_from})
-        elif kind == PUT_AWAY:
-            leaving = await self._decode(attributes.input.payloads, PutAway)
-            self.pending[event.event_id].leaving = continuing.named(state, leaving)
         elif kind == UNDO:
             undone = await self._decode(attributes.input.payloads, UndoInput)
             if effect := undoing.find(state, undone.call.position):
@@ -296,6 +297,18 @@ class Projection(Lending):
             told = None if tool is None or tool.remote else await self._decode(attributes.input.payloads, ToolInput)
             call.key = told.key if told else call.key  # after a reset, only the run knows its new epoch
             self._start(call, told.order if told else None)
+
+    async def _on_upkeep(self, activity: _Activity) -> None:
+        """Take that the run sees to its own transcript: what is recalled, shown in short, or put away."""
+        state = self._require()
+        if activity.kind == RECALL:
+            recalling.begin(state)
+        elif activity.kind == COMPACT:
+            compacted = await self._decode(activity.payloads, CompactInput)
+            state.ran = compacted.ran
+            pressure.begin(state, len(compacted.decided))
+        else:
+            activity.leaving = continuing.named(state, await self._decode(activity.payloads, PutAway))
 
     def _start(self, call: CallState, order: int | None) -> None:
         """Start a call. Its order is what the workflow said: a local call beside it started without an event."""
@@ -322,6 +335,8 @@ class Projection(Lending):
             return
         if activity.kind == MODEL:
             self._fold_turn(await self._decode(payloads, ModelTurn), activity)
+        elif activity.kind == COMPACT:
+            await self._fold_compaction(activity, await self._decode(payloads, CompactReport))
         elif activity.kind == PROBE:
             probed = await self._decode(activity.payloads, ProbeInput)
             report = await self._decode(payloads, ProbeReport)
@@ -359,8 +374,13 @@ class Projection(Lending):
         if activity.kind == MODEL and isinstance(error, CancelledError):
             fold_model_failure(state, error)
             self._tell(ev.ModelFinished, type="model_finished", model=state.spec.model, finish="interrupted")
+        elif activity.kind == COMPACT:
+            fold_compaction_failure(state, error)
+            await self._tell_compaction(activity, CompactReport(cost_usd=None, message=explain(error)))
         elif activity.kind == MODEL:
             fold_model_failure(state, error)
+            if state.pressure.due:
+                return  # what is told is the compaction that follows
             self._tell(ev.ModelFailed, type="model_failed", error_type=error_type(error), message=explain(error))
         elif activity.kind == UNDO:
             await self._fold_undo(activity, UndoReport(status="failed", message=explain(error)))
@@ -394,6 +414,8 @@ class Projection(Lending):
     def _fold_turn(self, turn: ModelTurn, activity: _Activity) -> None:
         state = self._require()
         turns.fold_turn(state, turn, self._now)
+        if turn.finish == "full":
+            return  # what is told is the compaction that follows
         self._tell(
             ev.ModelFinished,
             type="model_finished",
@@ -404,6 +426,29 @@ class Projection(Lending):
             usage=turn.usage + turn.wasted,
             cost_usd=turn.cost_usd,
             fallback=turn.fallback,
+            context=turn.context,
+            attempt=activity.attempt,
+            duration=self._now - activity.started if activity.started else None,
+        )
+
+    async def _fold_compaction(self, activity: _Activity, report: CompactReport) -> None:
+        pressure.fold(self._require(), report)
+        await self._tell_compaction(activity, report)
+
+    async def _tell_compaction(self, activity: _Activity, report: CompactReport) -> None:
+        asked = await self._decode(activity.payloads, CompactInput)
+        entry = report.entry if report.how == "summarised" else None
+        self._tell(
+            ev.ContextCompacted,
+            type="context_compacted",
+            why=asked.why,
+            how=report.how,
+            by=entry.written_by if entry else "",
+            before=report.before,
+            after=report.after,
+            usage=report.usage,
+            cost_usd=report.cost_usd,
+            message=report.message,
             attempt=activity.attempt,
             duration=self._now - activity.started if activity.started else None,
         )
@@ -449,7 +494,7 @@ class Projection(Lending):
 _GOES_ON = object()
 """What the start of an execution gives that goes on from another: nothing of what stands then has just happened."""
 
-_NO_CALLS = (PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
+_NO_CALLS = (COMPACT, PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
 """Activities whose id is not that of the call that they execute."""
 
 _HANDLERS: dict[int, tuple[str, str]] = {

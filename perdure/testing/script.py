@@ -178,9 +178,9 @@ class Seen:
     results: Sequence[tuple[str, str]]
 
 
-def seen_in(messages: Sequence[Message]) -> Seen:
-    """Return what `messages` hold."""
-    replies = sum(isinstance(message, AssistantMessage) for message in messages)
+def seen_in(messages: Sequence[Message], hidden: int = 0) -> Seen:
+    """Return what `messages` hold; `hidden` replies are not among them any more."""
+    replies = hidden + sum(isinstance(message, AssistantMessage) for message in messages)
     results = [m.result for m in messages if isinstance(m, ToolMessage | UserMessage) and m.result]
     return Seen(replies, [(result.name, result.content) for result in results if result.status == "ok"])
 

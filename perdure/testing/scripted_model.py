@@ -46,7 +46,7 @@ class ScriptedModel:
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the reply that is due. Raises `ModelError`."""
         self.requests.append(request)
-        seen = seen_in(request.messages)
+        seen = seen_in(request.messages, request.hidden)
         index = min(seen.replies, len(self._replies) - 1)
         due = self._replies[index]
         reply = self._troubles.give(index, parse_reply(due(request)) if callable(due) else due)

@@ -6,7 +6,7 @@ import string
 import pytest
 
 from perdure.messages import ToolMessage
-from perdure.policies import Limits
+from perdure.policies import ContextPolicy, Limits
 from perdure.tools import tool
 
 ROOM = Limits(steps=1_000, input_tokens=None, output_tokens=None)
@@ -124,7 +124,8 @@ async def test_a_conversation_of_megabytes_is_asked_for_in_pages(stage, misses, 
         return "booked"
 
     turns = [{"calls": [{"name": "dump", "arguments": {"q": f"{n}-{m}"}} for m in range(6)]} for n in range(3)]
-    handle = await stage.start([*turns, {"calls": [{"name": "book"}]}, "done"], [dump, book], limits=ROOM)
+    replies = [*turns, {"calls": [{"name": "book"}]}, "done"]
+    handle = await stage.start(replies, [dump, book], limits=ROOM, context=ContextPolicy(window=10_000_000))
     await stage.until(handle, "approval_requested")
     await stage.serve(*stage.agents)  # with an empty memory
     misses.clear()

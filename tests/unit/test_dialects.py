@@ -190,6 +190,17 @@ def test_ids_are_always_unique_and_always_the_same(written, taken):
     assert ids == level_ids(written, taken)
 
 
+def test_ids_that_may_come_again_are_marked_once_replies_are_hidden():
+    random = "call_9aKx02LmQzP4"
+    assert level_ids([random, "call_0", None, "functions.look:0"], [], "12") == [
+        random,
+        "call_0_12",
+        "call_4_12",
+        "functions.look:0_12",
+    ]
+    assert level_ids(["call_0"], ["call_0_12"], "13") == ["call_0_13"]
+
+
 def test_an_id_already_in_the_conversation_is_replaced():
     before = AssistantMessage(role="assistant", calls=[ToolCall(id="x", name="a")])
     calls = level_calls([("x", "a", {"n": 1}), ("y", "a", None)], asked(before, tools=["a"]), Names(["a"]))

@@ -127,6 +127,36 @@ def test_every_server_says_too_long_in_its_own_words(words):
     assert answered(400, words).kind == "context_too_long"
 
 
+@pytest.mark.parametrize(
+    ("words", "window"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", 8192),
+        ("The decoder prompt (length 5000) is longer than the maximum model length of 4096.", 4096),
+        ("request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it", 4096),
+        ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", 4096),
+        ("prompt is too long: 210000 tokens > 200,000 maximum", 200_000),
+        ("Range of input length should be [1, 30720]", 30_720),
+        ("The input token count (40000) exceeds the maximum number of tokens allowed (32768).", 32_768),
+        ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4097.", 4097),
+        ("Your input exceeds the context window of this model. Please adjust your input and try again.", None),
+        ("Please reduce the length of the messages or completion.", None),
+        ("maximum context length is 9", None),
+    ],
+)
+def test_how_much_a_model_takes_is_read_from_the_words(words, window):
+    assert answered(400, words).window == window
+    assert from_error_body({"error": {"message": words, "code": "400"}}).window == window
+
+
+def test_how_much_a_model_takes_is_read_from_a_field():
+    error = {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"}
+    assert from_error_body({"error": {**error, "n_prompt_tokens": 5000, "n_ctx": 2048}}).window == 2048
+
+
+def test_an_error_of_another_kind_says_nothing_of_the_window():
+    assert answered(401, "maximum context length is 8192 tokens", code="invalid_api_key").window is None
+
+
 def test_a_request_that_no_wait_would_let_through_is_too_long():
     words = "Request too large for m on tokens per min (TPM): Limit 30000, Requested 35000. The tokens must be reduced."
     assert answered(429, words, code="rate_limit_exceeded").kind == "context_too_long"

@@ -19,6 +19,7 @@ from perdure.steps import (
     Borrow,
     CallModel,
     CallTools,
+    Compact,
     ContinueAsNew,
     Finish,
     Probe,
@@ -86,7 +87,7 @@ def test_whatever_happens_nothing_staged_runs_unless_all_of_it_was_approved(data
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
-            case Recall() | Undo() | Borrow() | AskForMore() | ContinueAsNew():
+            case Recall() | Undo() | Borrow() | AskForMore() | ContinueAsNew() | Compact():
                 raise AssertionError("nobody asked for it")
             case Wait():
                 move(state, data)

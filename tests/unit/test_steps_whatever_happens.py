@@ -9,20 +9,70 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure import control, recalling
-from perdure.budgets import Additions, allowance, gone, turns_left, waste
-from perdure.leases import Grant, ask, take, unanswered
-from perdure.messages import Answer, AssistantMessage, Pause, Problem, Saying, ToolCall, ToolMessage, Usage, UserMessage
-from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
-from perdure.policies import MemoryPolicy
-from perdure.reports import ModelTurn, ProbeReport, RecallReport, ToolReport
-from perdure.resuming import carried_on
-from perdure.state import Amounts, Borrowing, CallState, CallStatus, RunState
+from perdure import (
+    control,
+    pressure,
+    recalling,
+)
+from perdure.budgets import (
+    Additions,
+    allowance,
+    gone,
+    turns_left,
+    waste,
+)
+from perdure.leases import (
+    Grant,
+    ask,
+    take,
+    unanswered,
+)
+from perdure.messages import (
+    Answer,
+    AssistantMessage,
+    Compaction,
+    Pause,
+    Problem,
+    Saying,
+    ToolCall,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+from perdure.outcomes import (
+    fold_cancelled,
+    fold_probe,
+    fold_report,
+    lost,
+    result_of,
+    start,
+)
+from perdure.policies import (
+    MemoryPolicy,
+)
+from perdure.reports import (
+    CompactReport,
+    ModelTurn,
+    ProbeReport,
+    RecallReport,
+    ToolReport,
+)
+from perdure.resuming import (
+    carried_on,
+)
+from perdure.state import (
+    Amounts,
+    Borrowing,
+    CallState,
+    CallStatus,
+    RunState,
+)
 from perdure.steps import (
     AskForMore,
     Borrow,
     CallModel,
     CallTools,
+    Compact,
     ContinueAsNew,
     Finish,
     Probe,
@@ -120,7 +170,7 @@ def move(state: RunState, data: st.DataObject) -> None:
     moved = [c for c in state.open_calls if c.status in (CallStatus.RUNNING, CallStatus.PROBING)]
     people = (CallStatus.ASKING, CallStatus.QUESTION, CallStatus.IN_DOUBT)
     waits = [c for c in state.open_calls if c.status in people]
-    model = ["model"] if state.generating else []
+    model = ["model"] if state.generating else ["compaction"] if state.pressure.under_way else []
     held = ["resume"] if next_step(state) == Wait("paused") else []
     memory = ["memory"] if state.recall == "asked" else []
     assert moved or waits or model or held or memory, "it would wait for ever"
@@ -130,6 +180,8 @@ def move(state: RunState, data: st.DataObject) -> None:
         recalling.fold(state, RecallReport(message=NOTES if choice else None))
     elif chosen == "resume":
         say(state, control.Resumption(add=data.draw(additions)))
+    elif chosen == "compaction":
+        compacted(state, data)
     elif not isinstance(chosen, CallState):
         speak(state, data)
     elif chosen.status is CallStatus.RUNNING:
@@ -149,13 +201,31 @@ def speak(state: RunState, data: st.DataObject) -> None:
     match data.draw(choices):
         case 0:
             waste(state, spent(state, says(""), data).usage)
-            fail(state, data.draw(st.sampled_from(["authentication", "budget", "price_unknown"])), "no")
+            kinds = ["authentication", "budget", "price_unknown", pressure.TOO_LONG, pressure.TOO_LONG]
+            fail(state, data.draw(st.sampled_from(kinds)), "no")
         case 1:
             fold_turn(state, spent(state, says("").model_copy(update={"finish": "interrupted"}), data), NOW)
         case 2 if state.generating and state.generating.interrupted:
             interrupt(state)
+        case 3 if state.shape and not state.pressure.over:
+            fold_turn(state, says("").model_copy(update={"finish": "full"}), NOW)
         case _:
             fold_turn(state, spent(state, data.draw(turns), data), NOW)
+
+
+def compacted(state: RunState, data: st.DataObject) -> None:
+    """End the compaction under way in one of the ways in which it can end."""
+    turn = spent(state, says(""), data)
+    costs: dict[str, Any] = {"usage": turn.usage, "cost_usd": turn.cost_usd}
+    entry = Compaction(role="compaction", covers=data.draw(st.integers(0, state.length)))
+    match data.draw(st.integers(0, 3)):
+        case 0:
+            waste(state, turn.usage)
+            pressure.give_up(state)
+        case 1:
+            pressure.fold(state, CompactReport(**costs))
+        case _:
+            pressure.fold(state, CompactReport(entry=entry, how="summarised", **costs))
 
 
 def spent(state: RunState, turn: ModelTurn, data: st.DataObject) -> ModelTurn:
@@ -196,7 +266,7 @@ def within(state: RunState) -> bool:
 budgets = st.fixed_dictionaries(
     {
         "steps": st.integers(1, 8),
-        "input_tokens": st.sampled_from([None, 1, 1000]),
+        "input_tokens": st.sampled_from([None, 1, 1000, 50_000]),
         "output_tokens": st.sampled_from([None, 1, 100]),
         "usd": st.sampled_from([None, "0.01", "1"]),
         "wall_time": st.sampled_from([None, 1, 600]),
@@ -223,7 +293,7 @@ def ask_model(state: RunState, *, answer_only: bool) -> None:
     assert not state.said
 
 
-def go_on(state: RunState, data: st.DataObject) -> Finish | None:
+def go_on(state: RunState, data: st.DataObject) -> Finish | None:  # noqa: C901 - once per member of the union
     """Do what is next, and return how the run ends, if it does."""
     step = next_step(state)
     match step:
@@ -232,6 +302,11 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:
         case Recall():
             assert not state.steps
             recalling.begin(state)
+        case Compact(free):
+            assert state.shape, "an older run can't do that"
+            assert paired(state), "it would come between a call and its result"
+            assert free == (not state.pressure.due)
+            pressure.begin(state, len(state.decided))
         case CallTools(positions):
             assert not state.paused
             launch(state, positions)
@@ -259,16 +334,15 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:
     on_denial=st.sampled_from(["continue", "stop"]),
     parent=st.sampled_from(["", "", "above"]),
     interruptions=st.integers(0, 8),
-    remembers=st.booleans(),
+    kind=st.sampled_from(["old", "new", "remembers"]),
 )
 def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
-    data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str, interruptions: int, remembers: bool
+    data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str, interruptions: int, kind: str
 ) -> None:
     state = a_run(on_denial=on_denial, **limits)
-    if remembers:
-        state.shape, state.user = 1, "ann"
-        state.spec = state.spec.model_copy(update={"memory": MemoryPolicy()})
-    state.borrowing = Borrowing(parent=parent)
+    state.borrowing, state.shape = Borrowing(parent=parent), int(kind != "old")
+    if kind == "remembers":
+        state.user, state.spec = "ann", state.spec.model_copy(update={"memory": MemoryPolicy()})
     most = state.limits.steps + 10
     for _ in range(800):
         assert within(state), "it spent more than its budget"

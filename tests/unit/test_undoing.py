@@ -21,6 +21,7 @@ from perdure.steps import (
     Borrow,
     CallModel,
     CallTools,
+    Compact,
     ContinueAsNew,
     Finish,
     Probe,
@@ -143,7 +144,7 @@ def test_whatever_happens_each_effect_that_was_done_is_undone_once_and_the_last_
                 undone.append(position)
             case Wait():
                 wait(state, data)
-            case Recall() | Borrow() | AskForMore() | Finish() | ContinueAsNew():
+            case Recall() | Borrow() | AskForMore() | Finish() | ContinueAsNew() | Compact():
                 assert isinstance(step, Finish), "there is nobody to ask"
                 check(state, undone)
                 return
