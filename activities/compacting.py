@@ -67,8 +67,7 @@ class CompactActivities:
 
         before = count(windows.shown(strategy, entries))
         pen = _Pen(spec, self._edge, request, pulse)
-        if request.why == "refused":  # it is smaller than believed
-            window = min(window, before)
+        believed, window = window, min(window, before) if request.why == "refused" else window
         limit, target = _bounds(request, spec, window, before)
         situation = Situation(
             entries=entries,
@@ -88,8 +87,8 @@ class CompactActivities:
         return CompactReport(
             entry=entry,
             how="nothing" if entry is None else "summarised" if is_new(entry, entries) else "shortened",
-            before=ContextHealth(tokens=before, window=window),
-            after=ContextHealth(tokens=after, window=window),
+            before=ContextHealth(tokens=before, window=believed),
+            after=ContextHealth(tokens=after, window=window if entry else believed),
             usage=pulse.tried.wasted,
             cost_usd=pulse.tried.cost_usd,
             message=". ".join(part.rstrip(".") for part in (problem, pen.problem) if part),

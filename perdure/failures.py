@@ -61,7 +61,7 @@ def fold_model_failure(state: states.RunState, error: BaseException) -> None:
 
 
 def fold_compaction_failure(state: states.RunState, error: BaseException) -> None:
-    """Take in that the context could not be compacted, and what that has cost: the model is asked as it is."""
+    """Take in that the context could not be compacted, and what that has cost."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
     if isinstance(cause, ApplicationError) and cause.details:
         budgets.waste(state, Usage.model_validate(cause.details[0]))

@@ -12,7 +12,7 @@ from perdure import budgets
 from perdure.messages import canonical_json
 from perdure.reports import CompactReport, ModelTurn
 from perdure.results import short
-from perdure.state import CallStatus, RunState
+from perdure.state import CallStatus, Outcome, RunState
 
 TOO_LONG = "context_too_long"
 """The type of a model call's failure that means: its provider takes no request of that length."""
@@ -33,15 +33,16 @@ def fill(state: RunState, turn: ModelTurn) -> None:
     _set(state, due="full")
 
 
-def refuse(state: RunState, window: int | None) -> bool:
+def refuse(state: RunState, words: str, window: int | None) -> bool:
     """Take in that a provider refused a request as too long; return whether anything can be done about it.
 
     Args:
-        window: Tokens that the model can take, where the provider said so.
+        words: What it said.
+        window: Tokens that the model can take, where it said so.
     """
     if not state.shape or state.pressure.over:
         return False
-    _set(state, due="refused", window=window or state.pressure.window)
+    _set(state, due="refused", words=words, window=window or state.pressure.window)
     return True
 
 
@@ -78,7 +79,7 @@ def fold(state: RunState, report: CompactReport) -> None:
     else:
         state.cost += report.cost_usd
     state.context = report.after if report.after.tokens else state.context
-    if state.pressure.due == "refused" and report.before.tokens:
+    if state.pressure.due == "refused" and report.entry:
         most = report.before.tokens  # so many are too many
         _set(state, window=min(most, state.pressure.window or most))
     if report.entry:
@@ -90,17 +91,20 @@ def fold(state: RunState, report: CompactReport) -> None:
 
 
 def give_up(state: RunState) -> None:
-    """Take in that the context could not be compacted: the model is asked as it is."""
+    """Take in that the context could not be compacted."""
     _go_on(state, over=True)
 
 
 def _go_on(state: RunState, *, over: bool) -> None:
+    """Go on to the model. Where its context stays as it is, the model is asked in spite of that, unless it refused."""
     pressure = state.pressure
+    if over and pressure.due == "refused":
+        state.outcome = state.outcome or Outcome(status="failed", reason=pressure.words, failure=TOO_LONG)
     if not pressure.due:
         _set(state, under_way=False, relieved=pressure.relieved + 1)
         return
     tight = pressure.tight + 1
-    _set(state, under_way=False, due="", tight=tight, over=over or tight >= MOST)
+    _set(state, under_way=False, due="", words="", tight=tight, over=over or tight >= MOST)
 
 
 def _set(state: RunState, **changes: object) -> None:

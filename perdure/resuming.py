@@ -17,6 +17,7 @@ _AFRESH = {
     "closing": False,
     "malformed": 0,
     "generating": None,
+    "pressure": Pressure(),
     "paused": None,
     "short": "",
     "conceded": False,
@@ -33,8 +34,7 @@ def carried_on(state: RunState, more: Additions) -> RunState:
     counters stay; a run that it ended may go one round more before calls are refused again.
     """
     recall = state.recall if state.recall == "done" else ""
-    pressure = Pressure(window=state.pressure.window)
-    changed = {"limits": more.to(state.limits), "recall": recall, "pressure": pressure, **_AFRESH}
+    changed = {"limits": more.to(state.limits), "recall": recall, **_AFRESH}
     resumed = state.model_copy(deep=True, update=changed)
     resumed.borrowing = state.borrowing.model_copy(update={"over": False, "unfit": False})
     if state.closing:

@@ -169,6 +169,7 @@ class Pressure(Data):
         relieved: How often it was compacted since little was left of the budget: once to make that last, and once more
             where it would not do for an answer otherwise.
         window: Tokens that the model can take, as a provider said when it refused a request; None: none has.
+        words: What it said.
     """
 
     due: Literal["", "full", "refused"] = ""
@@ -178,6 +179,7 @@ class Pressure(Data):
     over: bool = False
     relieved: int = 0
     window: int | None = None
+    words: str = ""
 
     @property
     def unasked(self) -> bool:

@@ -106,7 +106,7 @@ def fail(state: RunState, failure: str, reason: str, window: int | None = None) 
         window: Tokens that the model can take, where the failure says so.
     """
     topped_up, state.generating = bool(state.generating and state.generating.topped_up), None
-    if failure == pressure.TOO_LONG and pressure.refuse(state, window):
+    if failure == pressure.TOO_LONG and pressure.refuse(state, reason, window):
         return
     if failure == BUDGET and topped_up:
         return

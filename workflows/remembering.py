@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -25,7 +26,9 @@ async def remember(request: AfterRun) -> Remembered:
     The model's answer is recorded before anything is kept: however often a worker is lost, a run leaves the same facts.
     """
     learnt = await _learn(request)
-    told = {name: getattr(learnt, name) for name in ("dropped", "usage", "cost_usd", "model", "problem")}
+    told: dict[str, Any] = {
+        name: getattr(learnt, name) for name in ("dropped", "usage", "cost_usd", "model", "problem")
+    }
     if learnt.circle is None or not learnt.facts:
         return Remembered(**told)
     keep = RememberInput(run_id=request.run_id, circle=learnt.circle, facts=learnt.facts, at=workflow.now())

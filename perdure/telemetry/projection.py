@@ -452,6 +452,10 @@ class Projection(Lending):
             attempt=activity.attempt,
             duration=self._now - activity.started if activity.started else None,
         )
+        outcome = self._require().outcome
+        if outcome and outcome.failure == pressure.TOO_LONG:  # nothing could be done about what its provider said
+            told = {"error_type": outcome.failure, "message": outcome.reason or ""}
+            self._tell(ev.ModelFailed, type="model_failed", **told)
 
     def _fold_probe(self, position: str, report: ProbeReport) -> None:
         state = self._require()

@@ -53,7 +53,8 @@ class RawModel:
     async def generate(self, request: Any) -> ModelReply:
         """Return the reply that is due, by the replies that the conversation holds."""
         self.calls += 1
-        due = self._replies[min(sum(isinstance(m, AssistantMessage) for m in request.messages), len(self._replies) - 1)]
+        given = request.hidden + sum(isinstance(message, AssistantMessage) for message in request.messages)
+        due = self._replies[min(given, len(self._replies) - 1)]
         reply: Any = due(request) if callable(due) else due
         return ModelReply(text=reply) if isinstance(reply, str) else reply
 

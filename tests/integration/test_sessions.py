@@ -55,7 +55,7 @@ def name():
 def said(messages):
     """What was said by people and by the model, in order."""
     return [
-        one.content if isinstance(one, UserMessage) else one.text
+        str(one.content) if isinstance(one, UserMessage) else one.text
         for one in messages
         if isinstance(one, UserMessage | AssistantMessage)
     ]
