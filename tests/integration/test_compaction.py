@@ -49,7 +49,7 @@ class Summing:
 
     provider = "summing"
 
-    def __init__(self, steps, *, window=None, summary="They looked, and found nothing.", words="too long"):
+    def __init__(self, steps, *, window=None, summary: Any = "They looked, and found nothing.", words="too long"):
         self.steps, self.window, self.summary, self.words = steps, window, summary, words
         self.requests, self.summaries, self.refused = [], [], 0
         self.before_summary: Any = None
