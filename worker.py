@@ -191,7 +191,8 @@ def _model_workers(
     settings: Settings,
 ) -> list[Worker]:
     """Return a worker of model calls for each provider: a waiting run may need one that no agent names any more."""
-    named = {model_queue(task_queue, agent.spec.model) for agent in agents.values()}
+    specs = [agent.spec for agent in agents.values()]
+    named = {model_queue(task_queue, model) for spec in specs for model in (spec.model, *spec.writers[:1])}
     rates = {provider: rate * _OF_RATE for provider, rate in settings.model_rate.items()}
     queues = {model_queue(task_queue, provider): rates.get(provider) for provider in providers.known()}
     return [

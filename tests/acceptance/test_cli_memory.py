@@ -16,6 +16,35 @@ HERE = Path(__file__).parent
 writer = f"scripted:{HERE / 'writer.json'}"
 concierge = Agent("concierge", f"scripted:{HERE / 'concierge.json'}", memory=Memory(model=writer))
 """
+GATED = """
+import asyncio
+import json
+import os
+from pathlib import Path
+
+from perdure import Agent, Memory
+from perdure.activities.providers import register
+from perdure.models import ModelReply
+
+HERE = Path(__file__).parent
+
+
+class Gated:
+    provider = "gated"
+
+    async def generate(self, request):
+        (HERE / f"asked-{os.getpid()}").touch()
+        while (HERE / "hold").exists():
+            await asyncio.sleep(0.05)
+        return ModelReply(text=(HERE / "facts.json").read_text())
+
+    async def aclose(self):
+        pass
+
+
+register("gated", lambda name, settings: Gated())
+patient = Agent("patient", f"scripted:{HERE / 'patient.json'}", memory=Memory(model="gated:writer"))
+"""
 FACT = {"text": "Ann prefers window seats.", "scope": "user", "quote": "a window seat", "supersedes": []}
 
 
@@ -50,6 +79,29 @@ def test_what_a_user_says_is_remembered_shown_and_told_in_the_next_run(concierge
     assert "1 remembered fact is told" in concierge("show", "second").stdout
     assert "window seats" not in concierge("show", "third", "--transcript").stdout
     assert "Task     Book a flight." in concierge("show", "second").stdout
+
+
+def test_a_worker_killed_while_it_remembers_leaves_the_fact_once(elsewhere):
+    cli = elsewhere()
+    (cli.folder / "patient.py").write_text(GATED)
+    (cli.folder / "patient.json").write_text(json.dumps([{"text": "Noted."}]))
+    (cli.folder / "facts.json").write_text(json.dumps({"facts": [FACT]}))
+    (cli.folder / "hold").touch()
+    with cli.process("worker", "patient.py", "--json") as killed:
+        words = ("patient.py:patient", "I want a window seat.", "--user", "kim", "--id", "killed-while-remembering")
+        assert cli("run", *words).stdout == "Noted.\n"  # it did not wait for what is held
+        deadline = time.monotonic() + PATIENCE
+        while not list(cli.folder.glob("asked-*")):
+            assert time.monotonic() < deadline, "the model that writes was not asked"
+        killed.kill()
+        killed.wait(PATIENCE)
+    assert cli("memory", "--user", "kim").stderr == "Nothing is remembered.\n"
+    (cli.folder / "hold").unlink()
+    with cli.worker("patient.py"):
+        (fact,) = remembered(cli, "--user", "kim")
+        assert fact["source"] == "killed-while-remembering"
+        assert len(list(cli.folder.glob("asked-*"))) == 2
+    assert len(cli.json("memory", "--user", "kim", "--all")) == 1
 
 
 def test_a_person_enters_corrects_searches_and_deletes(cli):

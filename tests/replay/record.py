@@ -55,6 +55,8 @@ async def record(name: str, scenario: Scenario, client: Client, settings: Settin
         await stack.enter_async_context(serving(client.temporal, [agent], QUEUE, settings))
         elsewhere = Worker(client.temporal, task_queue=BOOKINGS, activities=[book_elsewhere], identity="bookings")
         await stack.enter_async_context(elsewhere)
+        if scenario.before:
+            await scenario.before(client)
         handle = await client.start(agent, "Please do it.", id=name.replace("_", "-"), task_queue=QUEUE)
         if scenario.meanwhile:
             async with asyncio.timeout(30):

@@ -10,7 +10,7 @@ from typing import Any
 
 from temporalio import activity
 
-from perdure import Approval, Client, Done, Limits, NotDone, Tool, ToolContext, ToolError, ask_user, tool
+from perdure import Approval, Client, Done, Limits, Memory, NotDone, Tool, ToolContext, ToolError, ask_user, tool
 from perdure.client import RunHandle
 from perdure.models import ModelRequest
 
@@ -20,12 +20,13 @@ BOOKINGS = "replay-bookings"
 
 @dataclass(frozen=True)
 class Scenario:
-    """A model's replies, the agent's tools and options, and what people do meanwhile."""
+    """A model's replies, the agent's tools and options, and what people do meanwhile, and before."""
 
     replies: Sequence[Any]
     tools: Sequence[Tool] = ()
     meanwhile: Meanwhile | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    before: Callable[[Client], Coroutine[Any, Any, None]] | None = None
 
 
 # -- tools -------------------------------------------------------------------------------------------------
@@ -262,6 +263,12 @@ async def cancel_by_signal(handle: RunHandle, client: Client) -> None:
     await client.temporal.get_workflow_handle(handle.id).signal("cancel", "enough")
 
 
+async def enter_notes(client: Client) -> None:
+    """Have the agent remember two things."""
+    await client.memory.add("Chairs are sold before tables.", agent="subject", by="ann")
+    await client.memory.add("The attic is empty.", agent="subject", by="ben")
+
+
 # -- the scenarios -----------------------------------------------------------------------------------------
 
 
@@ -365,6 +372,12 @@ SCENARIOS = {
     "cancelled_by_signal": Scenario([SALES], [sell], cancel_by_signal),
     "repeated_calls": Scenario([LOOKS[0]] * 6 + ["Nothing there."], [look]),
     "no_progress": Scenario(LOOKS[:2] * 9, [look], options={"limits": Limits(steps=30)}),
+    "remembered": Scenario(
+        [calls(call("search_memory", query="attic"), call("look", where="cellar")), "It is empty."],
+        [look],
+        before=enter_notes,
+        options={"memory": Memory(scopes=["agent"], recall=1, remember=False)},
+    ),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
     "malformed_output": Scenario([""]),
 }
