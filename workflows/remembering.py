@@ -35,7 +35,7 @@ async def remember(request: AfterRun) -> Remembered:
     try:
         return Remembered(facts=await calls.remember(keep), **told)
     except ActivityError as error:
-        return Remembered(**{**told, "problem": explain(error)})
+        return Remembered(**told).model_copy(update={"problem": explain(error)})
 
 
 async def _learn(request: AfterRun) -> LearnReport:

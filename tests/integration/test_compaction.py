@@ -51,7 +51,9 @@ class Summing:
 
     def __init__(self, steps, *, window=None, summary: Any = "They looked, and found nothing.", words="too long"):
         self.steps, self.window, self.summary, self.words = steps, window, summary, words
-        self.requests, self.summaries, self.refused = [], [], 0
+        self.requests: list[Any] = []
+        self.summaries: list[Any] = []
+        self.refused = 0
         self.before_summary: Any = None
 
     async def generate(self, request):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from perdure import ModelSettings
+from perdure import Memory, ModelSettings, Task
+from perdure.policies import MemoryPolicy
 from perdure.settings import Settings
 from perdure.testing import ModelServer
 
@@ -56,3 +58,23 @@ async def test_the_guide_to_sessions_runs_as_it_stands(stage, monkeypatch) -> No
     monkeypatch.setenv("PERDURE_TASK_QUEUE", stage.queue)
     names["agent"] = stage.agents[0]
     assert await names["talk"](f"guide-{uuid4().hex[:8]}") == "Booked."
+
+
+async def test_the_guide_to_memory_runs_as_it_stands(stage) -> None:
+    names: dict[str, Any] = {}
+    exec("\n".join(blocks("python", (GUIDES / "memory.md").read_text())), names)
+    assert names["travel"].spec.memory == MemoryPolicy()
+    assert names["thrifty"].policy.model == "openai:gpt-5-nano"
+    user = f"ann-{uuid4().hex[:8]}"
+    for text in ("Zzz.", "Prefers window seats."):
+        await stage.client.memory.add(text, agent="subject", user=user)
+    memory = replace(names["memory"], recall=1)
+    await stage.end(await stage.start(["Fine."], memory=memory, task=Task(input="zz zz", user=user)))
+    assert '"Zzz."' in stage.model.requests[0].messages[0].content
+
+
+def test_the_defaults_in_the_guide_to_memory_are_so() -> None:
+    said = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", (GUIDES / "memory.md").read_text(), flags=re.MULTILINE))
+    policy = Memory().policy.model_dump()
+    assert {name: str(policy[name]).replace("'", '"') for name in said} == said
+    assert set(said) == {"scopes", "recall", "search", "remember"}
