@@ -34,14 +34,8 @@ from perdure.activities.tools import ToolActivities
 from perdure.agents import Agent, Task
 from perdure.client import Client as Starter
 from perdure.engine import search_attributes
-from perdure.engine.external_storage import (
-    Driver,
-    attached,
-)
-from perdure.errors import (
-    AgentError,
-    SessionError,
-)
+from perdure.engine.external_storage import Driver, attached
+from perdure.errors import AgentError, SessionError
 from perdure.settings import Settings
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow

@@ -12,9 +12,10 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities import histories
 from perdure.activities.heartbeats import heartbeats
-from perdure.activities.stores import ArchivedRun, Store, histories, run_owner
-from perdure.activities.stores.histories import Recorded
+from perdure.activities.stores import ArchivedRun, Store, run_owner
+from perdure.telemetry.executions import Recorded
 from perdure.telemetry.projection import Projection
 from perdure.wire import ARCHIVE, AfterRun
 

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Mapping,
-    Sequence,
-)
-from typing import (
-    TypeVar,
-)
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowQueryFailedError, WorkflowQueryRejectedError
@@ -19,13 +12,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure import variables
-from perdure.activities import (
-    windows,
-)
-from perdure.activities.conversations import (
-    Conversations,
-    asking,
-)
+from perdure.activities import windows
+from perdure.activities.conversations import Conversations, asking
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply

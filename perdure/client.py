@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,31 +29,17 @@ from temporalio.common import (
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure import archive
 from perdure.agents import Agent, Task
 from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
-from perdure.engine.external_storage import (
-    Driver,
-    attached,
-)
-from perdure.errors import (
-    ConnectionFailed,
-    DecisionRejected,
-    PerdureError,
-    RunCancelled,
-    RunFailed,
-    RunNotFound,
-)
+from perdure.engine.external_storage import Driver, attached
+from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
 from perdure.listing import RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
-from perdure.messages import (
-    JSON,
-    Content,
-    RunResult,
-    content_hash,
-)
+from perdure.messages import JSON, Content, RunResult, content_hash
 from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
@@ -63,22 +49,12 @@ from perdure.variables import starting
 from perdure.wire import BEGAN, RESUME, WORKFLOW, RunRequest, packed_state
 
 if TYPE_CHECKING:
-    from perdure.activities.sessions import (
-        Opening,
-    )
-    from perdure.activities.stores import (
-        Store,
-    )
-    from perdure.events import (
-        Event,
-    )
-    from perdure.notebook import (
-        Notebook,
-    )
-    from perdure.sessions import (
-        SessionHandle,
-        WhenBusy,
-    )
+    from perdure.activities.sessions import Opening
+    from perdure.activities.stores import Store
+    from perdure.events import Event
+    from perdure.notebook import Notebook
+    from perdure.sessions import SessionHandle, WhenBusy
+    from perdure.telemetry.executions import Recorded
     from perdure.telemetry.projection import Projection
 
 
@@ -248,11 +224,15 @@ class Client:
     ) -> list[RunInfo]:
         """Return runs, newest first; `status` and `agent` keep only those.
 
+        Those that the engine has forgotten come from the archive; without them, and with a warning in the log, where
+        the store can't be used.
+
         Raises:
             ConnectionFailed: If the server does not answer.
         """
         try:
-            return await list_runs(self.temporal, status, agent, limit)
+            runs = await list_runs(self.temporal, status, agent, limit)
+            return await archive.complete(self, runs, status, agent, limit)
         except RPCError as error:
             raise unreachable(self.temporal, error) from error
 
@@ -366,10 +346,24 @@ class RunHandle(Speaking):
             except WorkflowFailureError as error:
                 raise await self._ended(error) from error
             except RPCError as error:
+                if isinstance(self._rpc(error), RunNotFound):
+                    return await self._kept_result()
                 if not await absence.passed(error):
                     raise self._rpc(error) from error
             else:
                 return result
+
+    async def _kept_result(self) -> RunResult:
+        """Return the result of a run that the engine has forgotten."""
+        result = (await self.projection()).result()
+        if result.status == "cancelled":
+            raise RunCancelled(f"Run {self.id} was cancelled.", result)
+        if result.status == "failed":
+            raise RunFailed(result.reason or "failed", result)
+        return result
+
+    def _shelf(self, run_id: str) -> Awaitable[Sequence[Recorded]]:
+        return archive.executions(self._client, run_id)
 
     async def _ended(self, error: WorkflowFailureError) -> PerdureError:
         if isinstance(error.cause, ApplicationError) and error.cause.details:
@@ -392,7 +386,7 @@ class RunHandle(Speaking):
         try:
             await self._workflow().cancel(reason=reason or f"cancelled by {whoami()}")
         except RPCError as error:
-            raise self._rpc(error) from error
+            raise await self._refused(error) from error
 
     async def projection(self, *, last: bool = False) -> Projection:
         """Return the run as its history tells it; needs no worker.
@@ -406,7 +400,7 @@ class RunHandle(Speaking):
         from perdure.telemetry.projection import project
 
         try:
-            return await project(self._client.temporal, self.id, last=last)
+            return await project(self._client.temporal, self.id, last=last, shelf=self._shelf)
         except RPCError as error:
             raise self._rpc(error) from error
 
@@ -424,7 +418,7 @@ class RunHandle(Speaking):
         absence = Absence()
         while True:
             try:
-                async for event in follow(self._client.temporal, self.id, after):
+                async for event in follow(self._client.temporal, self.id, after, shelf=self._shelf):
                     after, absence = event.position, Absence()
                     yield event
             except RPCError as error:
@@ -504,7 +498,7 @@ class RunHandle(Speaking):
         try:
             return await self._workflow().describe()
         except RPCError as error:
-            raise self._rpc(error) from error
+            raise await self._refused(error) from error
 
     async def memo(self) -> Mapping[str, Any]:
         """Return what was noted at the start: `agent`, `labels`, and the `task`'s hash."""

@@ -14,12 +14,20 @@ from perdure.wire import BEGAN, WORKFLOW
 _RESUMABLE = ("failed", "cancelled", "budget_exhausted")
 _SPANS = (timedelta(hours=1), timedelta(days=2), None)
 """How far back one looks, until there are enough: the index can't be asked for the newest first."""
+ENDS = ("completed", *_RESUMABLE)
+"""The statuses of runs that have ended."""
 _OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A run as `list_runs` gives it. `status` is a `RunStatus` or `OpenStatus`."""
+    """A run as `list_runs` gives it.
+
+    Attributes:
+        status: A `RunStatus` or `OpenStatus`.
+        task_queue: Where its workers listen; "" where only the archive has it.
+        archived: The engine has forgotten it.
+    """
 
     id: str
     agent: str
@@ -27,6 +35,7 @@ class RunInfo:
     started_at: datetime
     closed_at: datetime | None
     task_queue: str
+    archived: bool = False
 
 
 async def list_runs(temporal: Client, status: str | None, agent: str | None, limit: int) -> list[RunInfo]:

@@ -6,15 +6,7 @@ import json
 from datetime import datetime, timedelta
 
 from perdure import budgets, loops, undoing, variables
-from perdure.messages import (
-    JSON,
-    CallRecord,
-    ResultStatus,
-    RunResult,
-    ToolMessage,
-    ToolResult,
-    UserMessage,
-)
+from perdure.messages import JSON, CallRecord, ResultStatus, RunResult, ToolMessage, ToolResult, UserMessage
 from perdure.reports import ProbeReport, ToolReport
 from perdure.results import render_result, short
 from perdure.state import CallState, CallStatus, Doubt, Outcome, RunState

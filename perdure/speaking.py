@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +55,17 @@ class Speaking:
                 return DecisionRejected(f"Run {self.id} has ended.", "closed")
             return RunNotFound(f"There is no run {self.id!r} on {where(self._client.temporal)}.")
         return unreachable(self._client.temporal, error)
+
+    async def _refused(self, error: RPCError) -> PerdureError:
+        """Return the error that says why nothing can be said to the run: one that the engine forgot has ended."""
+        from perdure.archive import find
+
+        refused = self._rpc(error)
+        if isinstance(refused, RunNotFound):
+            with suppress(ConnectionFailed):
+                if await find(self._client, self.id):
+                    return DecisionRejected(f"Run {self.id} has ended, and is in the archive alone.", "closed")
+        return refused
 
     async def approve(
         self,
@@ -178,7 +190,7 @@ class Speaking:
             reason = cause.type or "rejected" if isinstance(cause, ApplicationError) else "rejected"
             raise DecisionRejected(getattr(cause, "message", str(cause)), reason) from error
         except RPCError as error:
-            raise self._rpc(error) from error
+            raise await self._refused(error) from error
         if not receipt.accepted:
             raise DecisionRejected(receipt.message, receipt.reason)
         return receipt
@@ -206,7 +218,7 @@ class Speaking:
         try:
             await self._workflow().signal(name, wanted)
         except RPCError as error:
-            raise self._rpc(error) from error
+            raise await self._refused(error) from error
         text = "No worker answered: it is left with the run, and takes effect when one is back."
         return Receipt(accepted=True, call=getattr(wanted, "call", ""), reason="queued", message=text)
 

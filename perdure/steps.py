@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from perdure import (
-    leases,
-    pressure,
-    recalling,
-    undoing,
-)
+from perdure import leases, pressure, recalling, undoing
 from perdure.budgets import asks_for_more, exhausted, turns_left
 from perdure.messages import AssistantMessage, OpenStatus
 from perdure.state import UNSETTLED, Amounts, CallState, CallStatus, Outcome, RunState

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,7 +45,13 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Settings whose home has a running engine, the same for all tests: give runs and agents names of their own."""
-    home = tmp_path_factory.mktemp("engine")
+    with running_engine(tmp_path_factory.mktemp("engine")) as settings:
+        yield settings
+
+
+@contextmanager
+def running_engine(home: Path) -> Generator[Settings]:
+    """Run an engine in that home."""
     command = [sys.executable, "-m", "perdure.starter", "dev", "--json"]
     with subprocess.Popen(command, cwd=home, env=environment(home), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout

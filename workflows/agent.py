@@ -35,23 +35,11 @@ from perdure.steps import (
     next_step,
 )
 from perdure.transcripts import Chain
-from perdure.wire import (
-    STATE,
-    TRANSCRIPT,
-    WORKFLOW,
-    ModelInput,
-    Page,
-    RunRequest,
-    opening_state,
-)
+from perdure.wire import STATE, TRANSCRIPT, WORKFLOW, ModelInput, Page, RunRequest, opening_state
 from perdure.workflows import calls
 from perdure.workflows.afterwards import Follower
-from perdure.workflows.compacting import (
-    Compacting,
-)
-from perdure.workflows.continuing import (
-    Continuing,
-)
+from perdure.workflows.compacting import Compacting
+from perdure.workflows.continuing import Continuing
 from perdure.workflows.leases import Leases
 from perdure.workflows.people import People
 

@@ -11,13 +11,8 @@ from temporalio.common import Priority, RetryPolicy
 from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
-from perdure.memory import (
-    Circle,
-)
-from perdure.messages import (
-    JSON,
-    Segment,
-)
+from perdure.memory import Circle
+from perdure.messages import JSON, Segment
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import (
     CompactReport,

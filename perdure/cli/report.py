@@ -51,6 +51,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "calls": calls,
         "events": projection.events,
         "workers": projection.workers,
+        "archived": now.forgotten,
         "web_ui": page,
     }
     return {**told, "messages": projection.entries} if transcript else told
@@ -60,6 +61,8 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     """Yield the lines for a person."""
     state, result = _state(projection), projection.result()
     yield from _head(projection, state, result, page, stream)
+    if now.forgotten:
+        yield f"{'Archive':<9}the engine has forgotten it; this is what the store has kept"
     if now.priority or now.tenant:
         given = [f"priority {now.priority}" if now.priority else "", f"tenant {safe(now.tenant)}" if now.tenant else ""]
         yield f"{'Queued':<9}{', '.join(part for part in given if part)}"

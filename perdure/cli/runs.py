@@ -131,7 +131,7 @@ def ls(
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     as_json: AsJSON = False,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first; those that the engine has forgotten come from the archive."""
     session.finish(_list(status, agent, limit, as_json))
 
 
@@ -274,7 +274,7 @@ async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
     settings = session.settings()
     client = await session.connect(settings)
     projection, now = await asyncio.gather(client.handle(run_id).projection(), standing.now(client, run_id))
-    page = session.web_page(settings, run_id)
+    page = None if now.forgotten else session.web_page(settings, run_id)
     if as_json:
         emit(report.as_data(projection, now, page, transcript=transcript))
     else:

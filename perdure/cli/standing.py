@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.cli import session
 from perdure.errors import ConnectionFailed
@@ -79,12 +79,14 @@ class Now:
         absence: The sentence if nobody serves it.
         priority: What it was started with, from 1, the most urgent, to 5; None if it was not given one.
         tenant: On whose behalf it was started; empty if that was not said.
+        forgotten: The engine does not have it any more: what is told of it is from the archive.
     """
 
     under_way: list[Attempt]
     absence: str | None
     priority: int | None = None
     tenant: str = ""
+    forgotten: bool = False
 
 
 @dataclass(frozen=True)
@@ -177,8 +179,8 @@ async def now(client: Client, run_id: str) -> Now:
         kept = described.raw_description.workflow_execution_info.priority
         doing = await _under_way(client, described)
         return Now(doing, absence, kept.priority_key or None, kept.fairness_key)
-    except RPCError:
-        return Now([], None)
+    except RPCError as error:
+        return Now([], None, forgotten=error.status is RPCStatusCode.NOT_FOUND)
 
 
 async def attempts(client: Client, run_id: str) -> list[Attempt]:

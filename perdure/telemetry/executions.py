@@ -1,8 +1,9 @@
-"""The histories of a run: one of each execution, from the first that the engine still has to the one that goes on."""
+"""The histories of a run: one of each execution, from the first that there still is to the one that goes on."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistoryEventAsyncIterator
@@ -11,21 +12,59 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.wire import RunRequest
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """An execution of a run that has ended, as Temporal recorded it; an encrypted payload stays encrypted.
+
+    Attributes:
+        execution: Its Temporal run id.
+        events: From its start to its end.
+    """
+
+    execution: str
+    events: Sequence[HistoryEvent]
+
+    @property
+    def continues(self) -> str:
+        """The Temporal run id of the execution that it goes on from, "" where it is the first."""
+        return self.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+
+
+Shelf = Callable[[str], Awaitable[Sequence[Recorded]]]
+"""Returns the executions of a run that are archived, in any order; none where the archive does not have it."""
+
+
+async def no_shelf(run_id: str) -> Sequence[Recorded]:  # noqa: ARG001 - a shelf is asked for a run
+    """Return nothing: the engine's histories are all there is."""
+    return ()
+
+
 async def histories(
-    temporal: Client, run_id: str, *, since: int | None = 0, wait: bool = False
+    temporal: Client, run_id: str, *, since: int | None = 0, wait: bool = False, shelf: Shelf = no_shelf
 ) -> AsyncIterator[HistoryEvent]:
     """Yield a run's events, execution after execution.
 
     Args:
         since: Of these, the executions from this one on, counted from 0; None: the last one alone.
         wait: Wait for more, up to the run's end.
+        shelf: Has what the engine has forgotten.
 
     Raises:
         RPCError: If there is no such run, or the server does not answer.
     """
     events = _events(temporal, run_id, wait=wait)
-    first = await anext(events)
-    if earlier := await _earlier(temporal, run_id, first, since):
+    try:
+        first = await anext(events)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND or not (kept := _ended(await shelf(run_id))):
+            raise
+        for event in await _those(temporal, kept, since):
+            yield event
+        return
+    forgotten, earlier = await _earlier(temporal, run_id, first, since, shelf)
+    for event in forgotten:
+        yield event
+    if earlier:
         events = _events(temporal, run_id, earlier, wait=wait)
     else:
         yield first
@@ -39,29 +78,57 @@ async def histories(
         events = _events(temporal, run_id, following, wait=wait)
 
 
-async def _earlier(temporal: Client, run_id: str, first: HistoryEvent, since: int | None) -> str:
-    """Return the engine's id of the execution numbered `since`, or of the oldest one after it that the engine has.
+async def _earlier(
+    temporal: Client, run_id: str, first: HistoryEvent, since: int | None, shelf: Shelf
+) -> tuple[Sequence[HistoryEvent], str]:
+    """Return what only the archive has of a run from the execution numbered `since` on, and where the engine begins.
 
     Args:
-        first: The first event of the last execution: "" is returned where it is that one.
+        first: The first event of the last execution: "" is returned where the engine begins with that one.
     """
     found = ""
     while since is not None:
-        started = first.workflow_execution_started_event_attributes
-        before = started.continued_execution_run_id
-        if not before:
-            return found
-        (request,) = await temporal.data_converter.decode(list(started.input.payloads), [RunRequest])
-        if request.executions <= since:
-            return found
+        before = first.workflow_execution_started_event_attributes.continued_execution_run_id
+        missing = await _number(temporal, first) - since if before else 0
+        if missing <= 0:
+            break
         try:
             first = await anext(_events(temporal, run_id, before, page_size=1))
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return found  # its retention has ended
+            kept = _up_to(before, await shelf(run_id))[-missing:]  # its retention has ended
+            return [event for one in kept for event in one.events], found
         found = before
-    return found
+    return (), found
+
+
+def _ended(kept: Sequence[Recorded]) -> list[Recorded]:
+    """Return the executions that the last one of a run goes on from, oldest first, and that one."""
+    last = max(kept, key=lambda one: one.events[-1].event_time.ToNanoseconds(), default=None)
+    return _up_to(last.execution, kept) if last else []
+
+
+def _up_to(execution: str, kept: Sequence[Recorded]) -> list[Recorded]:
+    by_id, found = {one.execution: one for one in kept}, list[Recorded]()
+    while execution in by_id:
+        found.append(by_id.pop(execution))
+        execution = found[-1].continues
+    return found[::-1]
+
+
+async def _those(temporal: Client, kept: Sequence[Recorded], since: int | None) -> list[HistoryEvent]:
+    number = 0 if since is None else await _number(temporal, kept[0].events[0])
+    start = len(kept) - 1 if since is None else max(since - number, 0)
+    return [event for one in kept[start:] for event in one.events]
+
+
+async def _number(temporal: Client, first: HistoryEvent) -> int:
+    """Return how many executions came before the one that begins with `first`."""
+    payloads = first.workflow_execution_started_event_attributes.input.payloads
+    (request,) = await temporal.data_converter.decode(list(payloads), [RunRequest])
+    number: int = request.executions
+    return number
 
 
 def _events(

@@ -1,6 +1,6 @@
 """History → events and state: the same outcomes, folded by the same functions as in the workflow.
 
-Nothing here needs a worker, a store or a query: Temporal's history is the only source.
+Nothing here needs a worker or a query, nor a store as long as the engine has the history, which is the only source.
 """
 
 from __future__ import annotations
@@ -21,34 +21,12 @@ from temporalio.exceptions import CancelledError
 
 from perdure import continuing, outcomes, pressure, recalling, turns, undoing
 from perdure import events as ev
-from perdure.failures import (
-    error_type,
-    explain,
-    fold_compaction_failure,
-    fold_failure,
-    fold_model_failure,
-)
-from perdure.messages import (
-    CallRecord,
-    Content,
-    Entry,
-    RunResult,
-    RunStatus,
-    Segment,
-    content_hash,
-)
-from perdure.reports import (
-    CompactReport,
-    Judgement,
-    ModelTurn,
-    ProbeReport,
-    RecallReport,
-    ToolReport,
-    UndoReport,
-)
+from perdure.failures import error_type, explain, fold_compaction_failure, fold_failure, fold_model_failure
+from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, Segment, content_hash
+from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
-from perdure.telemetry.executions import histories
+from perdure.telemetry.executions import Shelf, histories, no_shelf
 from perdure.telemetry.lending import Lending
 from perdure.wire import (
     CANCEL_RUN,
@@ -70,24 +48,25 @@ from perdure.wire import (
 )
 
 
-async def project(temporal: Client, run_id: str, *, last: bool = False) -> Projection:
-    """Return the projection of all that has happened to a run so far, as far back as the engine has it.
+async def project(temporal: Client, run_id: str, *, last: bool = False, shelf: Shelf = no_shelf) -> Projection:
+    """Return the projection of all that has happened to a run so far, as far back as it is known.
 
     Args:
         last: Read its last execution alone: enough to know where it stands, as that begins with the state of the run.
+        shelf: Has what the engine has forgotten.
     """
     projection = Projection(run_id, temporal.data_converter)
-    async for event in histories(temporal, run_id, since=None if last else 0):
+    async for event in histories(temporal, run_id, since=None if last else 0, shelf=shelf):
         await projection.feed(event)
     return projection
 
 
-async def follow(temporal: Client, run_id: str, after: str = "") -> AsyncIterator[ev.Event]:
+async def follow(temporal: Client, run_id: str, after: str = "", *, shelf: Shelf = no_shelf) -> AsyncIterator[ev.Event]:
     """Yield the events after position `after`, each once and in order, until the run has ended."""
     projection = Projection(run_id, temporal.data_converter)
     last = ev.position_key(after)
     since = max(last[0] // ev.EXECUTION - 1, 0)  # who had the run last is known by the execution before
-    async for event in histories(temporal, run_id, since=since, wait=True):
+    async for event in histories(temporal, run_id, since=since, wait=True, shelf=shelf):
         for happened in await projection.feed(event):
             if ev.position_key(happened.position) > last:
                 yield happened

@@ -35,6 +35,7 @@ from perdure.testing import ScriptedModel
 from perdure.tools import Tool
 from perdure.wire import STATE
 from perdure.worker import serving
+from tests.conftest import running_engine
 
 T = TypeVar("T")
 PATIENCE = 60
@@ -343,6 +344,19 @@ async def stage(stage_settings: Settings) -> AsyncIterator[Stage]:
         stage = Stage(await Client.connect(stage_settings), stack)
         yield stage
         await stage.close()
+
+
+@pytest.fixture(scope="session")
+def empty_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Settings of an engine that has never had a run: as one is that has forgotten all of them."""
+    with running_engine(tmp_path_factory.mktemp("empty-engine")) as settings:
+        yield settings
+
+
+@pytest.fixture
+async def forgetful(stage: Stage, empty_engine: Settings) -> Client:
+    """A client of that engine, with the store of the stage."""
+    return Client((await Client.connect(empty_engine)).temporal, stage.client.settings)
 
 
 @pytest.fixture

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionDescription, WorkflowHandle
 
-from perdure.activities.stores import ArchivedRun, open_store, store_url
 from perdure.policies import Limits
 from perdure.tools import tool
 from perdure.wire import AFTERWARDS, AfterRun, after_id
+from tests.integration.archiving import archived
 from tests.integration.test_reset import reset
 
 
@@ -21,20 +20,6 @@ async def follower(stage: Any, run_id: str) -> WorkflowExecutionDescription:
     described = await temporal.get_workflow_handle(run_id).describe()
     handle: WorkflowHandle[Any, Any] = temporal.get_workflow_handle(after_id(run_id, described.run_id[-12:]))
     return await handle.describe()
-
-
-async def archived(stage: Any, run_id: str, executions: int = 1) -> ArchivedRun:
-    """Return a run once it is in the archive with so many executions."""
-    store = open_store(store_url(stage.client.settings))
-    try:
-        async with asyncio.timeout(60):
-            while True:
-                found = await store.archived(stage.client.temporal.namespace, run_id)
-                if found and found.result and len(found.histories) == executions:
-                    return found
-                await asyncio.sleep(0.02)  # the store can only be asked
-    finally:
-        await store.aclose()
 
 
 @tool(approval="always")

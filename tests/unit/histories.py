@@ -14,12 +14,7 @@ from temporalio.converter import DataConverter, PayloadCodec
 
 from perdure import approvals, control
 from perdure.engine.converter import data_converter
-from perdure.messages import (
-    AssistantMessage,
-    Receipt,
-    ToolCall,
-    ToolResult,
-)
+from perdure.messages import AssistantMessage, Receipt, ToolCall, ToolResult
 from perdure.policies import AgentSpec, Approval, Remote, ToolSpec
 from perdure.reports import ModelTurn, ToolReport
 from perdure.state import RunState

@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.approvals import (
-    apply_decision,
-    apply_settlement,
-    check,
-    expire,
-    next_alarm,
-    premature,
-    takes,
-)
+from perdure.approvals import apply_decision, apply_settlement, check, expire, next_alarm, premature, takes
 from perdure.control import Wanted, read_signal
 from perdure.messages import AssistantMessage, Decision, Settlement, ToolCall, content_hash
 from perdure.outcomes import close, lost, result_of, start

@@ -52,6 +52,16 @@ async def test_what_was_undone_before_a_run_was_resumed_is_shown_as_undone():
     assert text.endswith("Undone\n  1.1   pay undone: Paid back.")
 
 
+async def test_a_run_that_the_engine_has_forgotten_is_shown_as_one_of_the_archive():
+    history = History()
+    await history.start()
+    now = Now([], None, forgotten=True)
+    text = "\n".join(report.as_lines(history.projection, now, None, io.StringIO(), transcript=False))
+    assert "Archive  the engine has forgotten it" in text
+    assert report.as_data(history.projection, now, None, transcript=False)["archived"] is True
+    assert "Archive" not in shown(history)
+
+
 async def test_a_model_call_that_has_ended_is_not_shown_as_under_way():
     history = History()
     await history.start()

@@ -9,7 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-WIRING = {"cli", "client", "listing", "notebook", "sessions", "speaking", "starter", "worker", "testing", "examples"}
+WIRING = {
+    *("archive", "cli", "client", "listing", "notebook", "sessions", "speaking", "starter", "worker", "testing"),
+    "examples",
+}
 """Above all others: they may import anything of Perdure, and no one below may import them."""
 
 FOLDERS = {"activities", "engine", "models", "telemetry", "workflows"}

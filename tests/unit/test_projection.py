@@ -16,12 +16,7 @@ from temporalio.converter import DataConverter
 from perdure import approvals
 from perdure.budgets import Additions
 from perdure.engine.converter import PayloadConverter, data_converter
-from perdure.messages import (
-    AssistantMessage,
-    Problem,
-    RunResult,
-    ToolResult,
-)
+from perdure.messages import AssistantMessage, Problem, RunResult, ToolResult
 from perdure.outcomes import close, result_of, start
 from perdure.policies import Limits
 from perdure.reports import ModelTurn, ToolReport

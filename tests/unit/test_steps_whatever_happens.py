@@ -9,24 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure import (
-    control,
-    pressure,
-    recalling,
-)
-from perdure.budgets import (
-    Additions,
-    allowance,
-    gone,
-    turns_left,
-    waste,
-)
-from perdure.leases import (
-    Grant,
-    ask,
-    take,
-    unanswered,
-)
+from perdure import control, pressure, recalling
+from perdure.budgets import Additions, allowance, gone, turns_left, waste
+from perdure.leases import Grant, ask, take, unanswered
 from perdure.messages import (
     Answer,
     AssistantMessage,
@@ -39,34 +24,11 @@ from perdure.messages import (
     Usage,
     UserMessage,
 )
-from perdure.outcomes import (
-    fold_cancelled,
-    fold_probe,
-    fold_report,
-    lost,
-    result_of,
-    start,
-)
-from perdure.policies import (
-    MemoryPolicy,
-)
-from perdure.reports import (
-    CompactReport,
-    ModelTurn,
-    ProbeReport,
-    RecallReport,
-    ToolReport,
-)
-from perdure.resuming import (
-    carried_on,
-)
-from perdure.state import (
-    Amounts,
-    Borrowing,
-    CallState,
-    CallStatus,
-    RunState,
-)
+from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
+from perdure.policies import MemoryPolicy
+from perdure.reports import CompactReport, ModelTurn, ProbeReport, RecallReport, ToolReport
+from perdure.resuming import carried_on
+from perdure.state import Amounts, Borrowing, CallState, CallStatus, RunState
 from perdure.steps import (
     AskForMore,
     Borrow,

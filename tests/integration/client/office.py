@@ -11,12 +11,7 @@ import pytest
 from temporalio import activity
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure import (
-    Agent,
-    Client,
-    RunHandle,
-    tool,
-)
+from perdure import Agent, Client, RunHandle, tool
 from perdure.activities import providers
 from perdure.messages import AssistantMessage, ToolCall
 from perdure.models import ModelReply, RawCall

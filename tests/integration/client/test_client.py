@@ -9,17 +9,7 @@ import pytest
 from temporalio.client import Client as TemporalClient
 from temporalio.service import RetryConfig
 
-from perdure import (
-    Client,
-    ConnectionFailed,
-    Limits,
-    PerdureError,
-    RunCancelled,
-    RunFailed,
-    RunNotFound,
-    Settings,
-    Task,
-)
+from perdure import Client, ConnectionFailed, Limits, PerdureError, RunCancelled, RunFailed, RunNotFound, Settings, Task
 from perdure.engine import connection
 from perdure.engine.converter import data_converter
 from perdure.engine.server import DevServer

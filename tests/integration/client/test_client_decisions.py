@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from perdure import (
-    DecisionRejected,
-)
+from perdure import DecisionRejected
 from perdure.messages import AssistantMessage
 from perdure.speaking import whoami
 from perdure.state import CallStatus

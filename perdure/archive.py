@@ -1,0 +1,110 @@
+"""Runs that the engine has forgotten, from the store's archive."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.errors import ConnectionFailed
+from perdure.listing import ENDS, RunInfo
+from perdure.telemetry.executions import Recorded
+
+if TYPE_CHECKING:
+    from perdure.activities.stores import ArchivedRun, Store
+    from perdure.client import Client
+
+_log = logging.getLogger("perdure.archive")
+
+_MOST = 10_000
+"""Runs of the archive that are looked through for those of one status."""
+
+
+@asynccontextmanager
+async def opened(client: Client) -> AsyncGenerator[Store]:
+    """Yield the store of a client's settings."""
+    from perdure.activities.stores import store_of
+
+    store = store_of(client.settings)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+async def find(client: Client, run_id: str) -> ArchivedRun | None:
+    """Return a run as the archive has it, or None.
+
+    Raises:
+        ConnectionFailed: If the store can't be used.
+    """
+    async with opened(client) as store:
+        return await store.archived(client.temporal.namespace, run_id)
+
+
+async def executions(client: Client, run_id: str) -> Sequence[Recorded]:
+    """Return the executions of a run that are archived: a `Shelf`.
+
+    Raises:
+        ConnectionFailed: If the store can't be used.
+    """
+    from perdure.activities import histories
+
+    async with opened(client) as store:
+        run = await store.archived(client.temporal.namespace, run_id)
+        try:
+            return await histories.read(store, run) if run else ()
+        except LookupError as error:
+            raise ConnectionFailed(f"Run {run_id} is in the archive, but not whole: {error}") from error
+
+
+async def complete(
+    client: Client, runs: list[RunInfo], status: str | None, agent: str | None, limit: int
+) -> list[RunInfo]:
+    """Return `runs`, which are all that the engine has, with those that only the archive has, at most `limit`.
+
+    Where the store can't be used, a warning is logged.
+    """
+    if len(runs) >= limit or (status and status not in ENDS):
+        return runs
+    known = {run.id for run in runs}
+    try:
+        async with opened(client) as store:
+            most = _MOST if status else limit + len(runs)
+            kept = await store.archived_runs(client.temporal.namespace, agent=agent, limit=most)
+    except ConnectionFailed as error:
+        _log.warning("Runs that the engine has forgotten are not listed: %s", error)
+        return runs
+    for run in kept:
+        if len(runs) >= limit:
+            break
+        fits = status in (None, run.status) and run.status in ENDS and run.run_id not in known
+        if fits and await forgotten(client, run.run_id):
+            runs.append(_info(run))
+    return sorted(runs, key=lambda run: run.started_at, reverse=True)
+
+
+async def forgotten(client: Client, run_id: str) -> bool:
+    """Return whether the engine does not have that run."""
+    try:
+        await client.temporal.get_workflow_handle(run_id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return True
+        raise
+    return False
+
+
+def _info(run: ArchivedRun) -> RunInfo:
+    return RunInfo(
+        id=run.run_id,
+        agent=run.agent,
+        status=run.status,
+        started_at=run.started_at,
+        closed_at=run.closed_at,
+        task_queue="",
+        archived=True,
+    )

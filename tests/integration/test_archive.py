@@ -1,0 +1,163 @@
+"""A run is read from the archive once the engine has forgotten it, as if it had not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.errors import DecisionRejected, RunCancelled, RunFailed, RunNotFound
+from perdure.tools import tool
+from tests.integration.archiving import archived, delete, executions
+from tests.integration.test_continuing import ROOM, look, script
+
+PAYING = [{"calls": [{"name": "pay", "arguments": {}}]}, "done"]
+
+
+@tool(approval="always")
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def events_of(handle: Any, after: str = "") -> list[Any]:
+    return [event async for event in handle.events(after)]
+
+
+async def paid(stage: Any) -> Any:
+    """A run with an approval that is in the archive."""
+    handle = await stage.start(PAYING, [pay])
+    await stage.until(handle, "approval_requested")
+    await handle.approve(by="ann")
+    finished = await stage.end(handle)
+    await archived(stage, handle.id)
+    return finished
+
+
+async def test_what_a_run_tells_from_the_archive_is_what_it_told_before(stage: Any, forgetful: Any) -> None:
+    finished = await paid(stage)
+    handle = forgetful.handle(finished.handle.id)
+    projection = await handle.projection()
+    assert projection.events == finished.projection.events
+    assert projection.state == finished.projection.state
+    assert await handle.result() == finished.result
+
+
+async def test_watching_an_archived_run_yields_the_same_events_from_anywhere(stage: Any, forgetful: Any) -> None:
+    finished = await paid(stage)
+    handle, events = forgetful.handle(finished.handle.id), finished.projection.events
+    assert await events_of(handle) == events
+    for index, event in enumerate(events):
+        assert await events_of(handle, event.position) == events[index + 1 :]
+
+
+async def continued(stage: Any) -> tuple[Any, list[str]]:
+    """A run over many executions that is in the archive, and their names, the last one first."""
+    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 60})
+    finished = await stage.run(script(10), [look], limits=ROOM)
+    names = [name async for name in executions(stage, finished.handle.id)]
+    assert len(names) >= 3
+    await archived(stage, finished.handle.id, len(names))
+    return finished, names
+
+
+async def test_a_run_over_many_executions_is_whole_in_the_archive(stage: Any, forgetful: Any) -> None:
+    finished, _ = await continued(stage)
+    handle, events = forgetful.handle(finished.handle.id), finished.projection.events
+    for last in (False, True):
+        before = await finished.handle.projection(last=last)
+        after = await handle.projection(last=last)
+        assert after.events == before.events
+        assert after.entries == before.entries
+    for index in range(0, len(events), 10):
+        assert await events_of(handle, events[index].position) == events[index + 1 :]
+    assert (await handle.result()).calls == finished.projection.records
+
+
+async def test_executions_that_the_engine_has_forgotten_come_from_the_archive(stage: Any) -> None:
+    finished, (*later, second, first) = await continued(stage)
+    assert later
+    events = finished.projection.events
+    await delete(stage.client.temporal, finished.handle.id, first)
+    assert await events_of(finished.handle) == events
+    await delete(stage.client.temporal, finished.handle.id, second)
+    assert await events_of(finished.handle) == events
+    assert await events_of(finished.handle, events[3].position) == events[4:]
+
+
+async def test_a_run_that_was_resumed_is_in_the_archive_what_it_became(stage: Any, forgetful: Any) -> None:
+    replies = [{"calls": [{"name": "look", "arguments": {"q": "x"}}]}, "half", "all"]
+    finished = await stage.run(replies, [look], limits=ROOM.model_copy(update={"steps": 2}))
+    await finished.handle.resume(add_steps=3)
+    resumed = await stage.end(finished.handle)
+    await archived(stage, finished.handle.id, executions=2)
+    handle = forgetful.handle(finished.handle.id)
+    assert await events_of(handle) == resumed.projection.events
+    assert (await handle.result()).text == "all"
+
+
+async def test_the_result_of_a_cancelled_run_is_raised_from_the_archive(stage: Any, forgetful: Any) -> None:
+    handle = await stage.start(PAYING, [pay])
+    await stage.until(handle, "approval_requested")
+    await handle.cancel("enough")
+    finished = await stage.end(handle)
+    await archived(stage, handle.id)
+    with pytest.raises(RunCancelled) as raised:
+        await forgetful.handle(handle.id).result()
+    assert raised.value.result == finished.result
+
+
+async def test_the_result_of_a_failed_run_is_raised_from_the_archive(
+    stage: Any, forgetful: Any, raw_model: Any
+) -> None:
+    def broken(_: Any) -> None:
+        raise RuntimeError("a defect")
+
+    finished = await stage.run(raw_model(broken))
+    await archived(stage, finished.handle.id)
+    with pytest.raises(RunFailed) as raised:
+        await forgetful.handle(finished.handle.id).result()
+    assert raised.value.result == finished.result
+
+
+async def test_nothing_can_be_said_to_a_run_that_is_in_the_archive_alone(stage: Any, forgetful: Any) -> None:
+    handle = forgetful.handle((await paid(stage)).handle.id)
+    for saying in (handle.say("hello"), handle.cancel(), handle.resume(), handle.pause()):
+        with pytest.raises(DecisionRejected, match="has ended") as raised:
+            await saying
+        assert raised.value.reason == "closed"
+
+
+async def test_a_run_that_neither_knows_is_not_found(stage: Any) -> None:
+    handle = stage.client.handle("nobody")
+    for asking in (handle.result(), handle.projection(), handle.say("hello"), handle.resume()):
+        with pytest.raises(RunNotFound, match="no run 'nobody'"):
+            await asking
+    with pytest.raises(RunNotFound):
+        await events_of(handle)
+
+
+async def test_runs_in_the_archive_alone_are_listed_after_those_of_the_engine(stage: Any, forgetful: Any) -> None:
+    agent = stage.agent(["done"], name="librarian")
+    await stage.serve(agent)
+    ids = [(await stage.end(await stage.start_again(agent))).handle.id for _ in range(2)]
+    for run_id in ids:
+        await archived(stage, run_id)
+
+    async def listed(client: Any, **more: Any) -> list[tuple[str, bool]]:
+        return [(run.id, run.archived) for run in await client.list_runs(agent="librarian", **more)]
+
+    assert await listed(stage.client) == [(ids[1], False), (ids[0], False)]
+    assert await listed(forgetful) == [(ids[1], True), (ids[0], True)]
+    assert await listed(forgetful, status="completed", limit=1) == [(ids[1], True)]
+    for status in ("failed", "running"):
+        assert await listed(forgetful, status=status) == []
+
+
+async def test_a_run_that_was_resumed_is_not_listed_by_the_status_that_the_archive_has_of_it(stage: Any) -> None:
+    replies = [{"calls": [{"name": "look", "arguments": {"q": "x"}}]}, {"calls": [{"name": "pay", "arguments": {}}]}]
+    finished = await stage.run([*replies, "all"], [look, pay], limits=ROOM.model_copy(update={"steps": 1}))
+    await archived(stage, finished.handle.id)
+    await finished.handle.resume(add_steps=9)
+    ended = await stage.client.list_runs(status=finished.result.status, limit=1000)
+    assert finished.handle.id not in [run.id for run in ended]
