@@ -79,6 +79,9 @@ def unknown(state: RunState, name: str) -> Receipt:
     if closed:
         text = f"Call {name} {_closed(closed)}."
         return Receipt(accepted=False, call=name, reason="already_decided", message=text)
+    if _was_put_away(state, name):
+        text = f"Call {name}, if there was one, was closed long ago."
+        return Receipt(accepted=False, call=name, reason="already_decided", message=text)
     calls = list(_waiting(state))
     waiting = [f"{call.position} ({call.call.name})" for call in calls]
     listed = f"waiting are {', '.join(waiting)}" if waiting else f"nothing waits for a decision in {state.run_id}"
@@ -88,6 +91,12 @@ def unknown(state: RunState, name: str) -> Receipt:
     if len(calls) == 1 and calls[0].status is CallStatus.QUESTION:
         text += _how_to_answer(state, calls[0])
     return Receipt(accepted=False, call=name, reason="unknown_call", message=text)
+
+
+def _was_put_away(state: RunState, name: str) -> bool:
+    """Return whether `name` is the position of a call of which the run has kept nothing, as it has continued as new."""
+    step, dot, _ = name.partition(".")
+    return bool(state.before and state.before.records and dot and step.isdigit()) and int(step) <= state.steps
 
 
 def _how_to_answer(state: RunState, call: CallState) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -29,13 +30,13 @@ from temporalio.common import (
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure import archive
+from perdure import archive, continuing, earlier
 from perdure.agents import Agent, Task
 from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
 from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
-from perdure.engine.external_storage import Driver, attached
+from perdure.engine.external_storage import THRESHOLD, Driver, attached
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
 from perdure.listing import RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from perdure.sessions import SessionHandle, WhenBusy
     from perdure.telemetry.executions import Recorded
     from perdure.telemetry.projection import Projection
+
+
+_log = logging.getLogger("perdure.client")
 
 
 class Client:
@@ -332,6 +336,8 @@ class RunHandle(Speaking):
     async def result(self) -> RunResult:
         """Wait for the run's end and return its result.
 
+        Those of a long run have `calls` that are partly in the store: see `whole`.
+
         Raises:
             RunFailed: If it ended `failed`; `error.result` is the partial result.
             RunCancelled: If it was cancelled; likewise.
@@ -351,7 +357,25 @@ class RunHandle(Speaking):
                 if not await absence.passed(error):
                     raise self._rpc(error) from error
             else:
-                return result
+                return await self.whole(result)
+
+    async def whole(self, result: RunResult) -> RunResult:
+        """Return `result` with the records of all its calls; those of a long run that were put away are read.
+
+        They are in the store and, as long as the engine keeps them, in its histories. Where neither can be read,
+        `result` stays as it is: its `before` names what is missing.
+        """
+        if result.before is None:
+            return result
+        try:
+            found = await earlier.records(self._client.settings, result.before)
+            return continuing.with_records(result, None, found)
+        except (ConnectionFailed, LookupError) as error:
+            projection = await self.projection()
+            complete = continuing.with_records(result, projection.earlier.before, projection.earlier.records)
+            if complete.before:
+                _log.warning("run %s: the records of its earlier calls are missing: %s", self.id, error)
+            return complete
 
     async def _kept_result(self) -> RunResult:
         """Return the result of a run that the engine has forgotten."""
@@ -367,9 +391,9 @@ class RunHandle(Speaking):
 
     async def _ended(self, error: WorkflowFailureError) -> PerdureError:
         if isinstance(error.cause, ApplicationError) and error.cause.details:
-            partial = RunResult.model_validate(error.cause.details[0])
+            partial = await self.whole(RunResult.model_validate(error.cause.details[0]))
             return RunFailed(partial.reason or error.cause.message, partial)
-        partial = (await self.projection(last=True)).result()
+        partial = await self.whole((await self.projection(last=True)).result())
         if isinstance(error.cause, CancelledError):
             return RunCancelled(f"Run {self.id} was cancelled.", partial)
         return RunFailed(f"Run {self.id} was ended from outside: {error.cause}", partial)
@@ -463,6 +487,7 @@ class RunHandle(Speaking):
             which = f"turn {state.session.number} of session {state.session.name!r}"
             raise PerdureError(f"Run {self.id} is {which}, which has gone on since: say it in a new turn.")
         carried = carried_on(state, add)
+        carried.shape = SHAPE
         if lacking := still_scarce(state, carried):
             hint = _options(lacking)
             raise PerdureError(f"Run {self.id}: {exhausted(carried).reason} Resume it with more, such as {hint}.")
@@ -471,9 +496,9 @@ class RunHandle(Speaking):
             spec_hash=content_hash(state.spec),
             heartbeat=self._client.settings.heartbeat_timeout,
             carried=carried,
+            max_history_events=self._client.settings.max_history_events or 0,
         )
-        if size_of(self._client.temporal, request) > LARGEST:
-            request = request.model_copy(update={"carried": None, "packed": packed_state(carried)})
+        request = await self._recordable(request, carried)
         memo = {name: value for name, value in (await described.memo()).items() if name != BEGAN}
         reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
         try:
@@ -493,6 +518,19 @@ class RunHandle(Speaking):
         except RunNotFound:
             return False
         return True
+
+    async def _recordable(self, request: RunRequest, carried: RunState) -> RunRequest:
+        """Return `request` with the earlier part of what it carries in the store, where it is too large for a history.
+
+        Where the store is down, all of it is compressed: with that, it may fit.
+        """
+        if size_of(self._client.temporal, request) <= THRESHOLD:
+            return request
+        try:
+            await earlier.put_away(self._client.settings, self._client.temporal.namespace, carried)
+        except ConnectionFailed:
+            return request.model_copy(update={"carried": None, "packed": packed_state(carried)})
+        return request.model_copy(update={"carried": carried})
 
     async def _describe(self) -> WorkflowExecutionDescription:
         try:

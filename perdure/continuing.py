@@ -13,7 +13,7 @@ from typing import Any
 from perdure.messages import AssistantMessage, CallRecord, Content, Entry, RunResult, Segment
 from perdure.policies import AgentSpec
 from perdure.state import RunState
-from perdure.wire import PutAway, RunRequest, packed_state
+from perdure.wire import PutAway, RunRequest
 
 TURNS = 2
 """So many turns of the model stay with the run: whether it goes round in circles is seen by them."""
@@ -88,12 +88,6 @@ def continued(request: RunRequest, state: RunState, began: datetime) -> RunReque
         "executions": request.executions + 1,
     }
     return request.model_copy(update=changed)
-
-
-def packed(request: RunRequest) -> RunRequest:
-    """Return `request` with what it carries compressed."""
-    assert request.carried is not None  # noqa: S101 - only what is carried is packed
-    return request.model_copy(update={"carried": None, "packed": packed_state(request.carried)})
 
 
 def _briefly(said: Content) -> Content:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from temporalio.client import (
     Client as TemporalClient,
@@ -27,6 +28,8 @@ from perdure.wire import ANSWER, DECIDE, PAUSE, SAY, SETTLE, RunRequest
 
 if TYPE_CHECKING:
     from perdure.client import Client
+
+T = TypeVar("T")
 
 LARGEST = 16_000_000
 """Bytes that can be said to a run at once: it has to read them within two seconds, on a busy machine too."""
@@ -181,8 +184,15 @@ class Speaking:
     async def _update(self, name: str, wanted: Wanted) -> Receipt:
         if (size := size_of(self._client.temporal, wanted)) > LARGEST:
             raise PerdureError(f"What is said to the run has {size:,} bytes; at most {LARGEST:,} can be said at once.")
+
+        async def ask() -> Receipt:
+            receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
+                name, wanted, id=wanted.id or None, result_type=Receipt, rpc_timeout=_PATIENCE
+            )
+            return receipt
+
         try:
-            receipt = await self._updated(name, wanted)
+            receipt = await self._reaching(ask)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             return await self._leave(name, wanted)
         except WorkflowUpdateFailedError as error:
@@ -195,18 +205,17 @@ class Speaking:
             raise DecisionRejected(receipt.message, receipt.reason)
         return receipt
 
-    async def _updated(self, name: str, wanted: Wanted) -> Receipt:
-        """Return what the run says; where it has just continued as new, ask once more: it takes a thing only once."""
+    async def _reaching(self, send: Callable[[], Awaitable[T]]) -> T:
+        """Return what `send` returns, once more where it meets the end of one of the run's executions.
+
+        Another has begun by then. What comes twice because of that, it takes once.
+        """
         while True:
             try:
-                receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
-                    name, wanted, id=wanted.id or None, result_type=Receipt, rpc_timeout=_PATIENCE
-                )
+                return await send()
             except RPCError as error:
                 if not (has_ended(error) and await self._goes_on()):
                     raise
-            else:
-                return receipt
 
     async def _goes_on(self) -> bool:
         """Return whether the run is open, whatever an execution of it has answered."""
@@ -216,7 +225,7 @@ class Speaking:
     async def _leave(self, name: str, wanted: Wanted) -> Receipt:
         """Leave it with the run as a signal, which is kept until a worker is there to take it."""
         try:
-            await self._workflow().signal(name, wanted)
+            await self._reaching(lambda: self._workflow().signal(name, wanted))
         except RPCError as error:
             raise await self._refused(error) from error
         text = "No worker answered: it is left with the run, and takes effect when one is back."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -106,8 +107,7 @@ def next_step(state: RunState, *, full: bool = False) -> Step:
     step = _going_on(state)
     if not full or isinstance(step, Finish):
         return step
-    calls_under_way = any(call.status in UNDER_WAY for call in state.open_calls)
-    if not (_model_is_busy(state) or state.cancelling or calls_under_way):
+    if not (_is_under_way(state, UNDER_WAY) or state.cancelling):
         return ContinueAsNew()
     return step if isinstance(step, Wait) else Wait(open_status(state))
 
@@ -120,8 +120,7 @@ def _going_on(state: RunState) -> Step:
     held = outcome or state.paused or state.short
     if not held and (ready := startable(state)):
         return CallTools(ready)
-    waits = UNSETTLED if outcome else UNDER_WAY
-    if _model_is_busy(state) or any(call.status in waits for call in state.open_calls):
+    if _is_under_way(state, UNSETTLED if outcome else UNDER_WAY):
         return Wait(open_status(state))
     if outcome:
         return Finish(outcome)
@@ -132,8 +131,15 @@ def _going_on(state: RunState) -> Step:
     return Recall() if recalling.due(state) else _next_turn(state)
 
 
+def _is_under_way(state: RunState, statuses: Sequence[CallStatus]) -> bool:
+    """Return whether the model is busy, what is remembered is looked up, or a call of one of those statuses goes on."""
+    if _model_is_busy(state) or state.recall == "asked":
+        return True
+    return any(call.status in statuses for call in state.open_calls)
+
+
 def _model_is_busy(state: RunState) -> bool:
-    return state.generating is not None or state.pressure.under_way or state.recall == "asked"
+    return state.generating is not None or state.pressure.under_way
 
 
 def _final(state: RunState) -> Outcome | None:

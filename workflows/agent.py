@@ -244,12 +244,14 @@ class AgentWorkflow(People, Continuing, Compacting):
         undoing.fold(self.state, effect, report)
 
     async def _wait(self) -> None:
-        seen = self._changes
+        seen, full = self._changes, self._is_full()
         alarm = approvals.next_alarm(self.state, workflow.now())
         timeout = max(alarm - workflow.now(), timedelta()) if alarm else None
         try:
             await workflow.wait_condition(
-                lambda: self._changes != seen, timeout=timeout, timeout_summary=approvals.ALARM_SUMMARY
+                lambda: self._changes != seen or self._is_full() != full,  # also by what nobody understands
+                timeout=timeout,
+                timeout_summary=approvals.ALARM_SUMMARY,
             )
         except TimeoutError:
             if expired := approvals.expire(self.state, workflow.now()):

@@ -15,11 +15,8 @@ from perdure.transcripts import Chain
 from perdure.wire import BEGAN, RECORDS, PutAway, RunRequest
 from perdure.workflows import calls
 
-LARGEST = 1_500_000
-"""Bytes: the engine refuses an input over 2 MiB."""
-
-_READABLE = 250_000
-"""Bytes of an input that are worth being readable; a larger one is compressed."""
+LARGEST = 16_000_000
+"""Bytes that an input may have: what is large is kept in the store, and has to be read from there."""
 
 _LARGEST_PAGE = 200_000
 """Bytes: a query's answer has to stay under 2 MB."""
@@ -80,8 +77,6 @@ class Continuing:
     def _go_on_elsewhere(self) -> None:
         began = self.state.began or workflow.info().workflow_start_time
         request = continuing.continued(self.request, self.state, began)
-        if _size(request) > _READABLE:
-            request = continuing.packed(request)
         if _size(request) > LARGEST:
             workflow.logger.warning("the run is too large to continue as new, and goes on as it is")
             self._not_before = workflow.info().get_current_history_length() + _LATER

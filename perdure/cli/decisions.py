@@ -145,7 +145,7 @@ async def _would_take(handle: RunHandle, wanted: Sent) -> str:
     """Return the call that is meant, by the run's history alone, so that a wrong one is told at once."""
     from perdure import control
 
-    projection = await handle.projection()
+    projection = await handle.projection(last=True)
     if projection.ended or projection.state is None:
         raise DecisionRejected(f"Run {handle.id} has ended.", "closed")
     receipt = control.check(projection.state, wanted)
@@ -193,7 +193,7 @@ async def _requests_of(client: Client, run_id: str, gate: asyncio.Semaphore) -> 
 
     async with gate:
         try:
-            wanted = standing.requests(await client.handle(run_id).projection())
+            wanted = standing.requests(await client.handle(run_id).projection(last=True))
             return [request for request in wanted if request.wants != "resumption"]  # whoever paused it knows
         except RunNotFound:
             return []  # its retention has just ended

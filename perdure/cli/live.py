@@ -195,11 +195,13 @@ class Follower:
             self._take(event)
             if self._no_wait and (self._board.open or self._board.paused) and await self._waits():
                 return None
-        return (await self._handle.projection()).result()
+        return await self._handle.whole((await self._handle.projection(last=True)).result())
 
     async def _waits(self) -> bool:
         """Return whether it waits for a person; if so, all that it waits for has been shown."""
-        projection = await self._handle.projection()
+        projection = await self._handle.projection(last=True)
+        if ev.position_key(self._last)[0] < projection.executions * ev.EXECUTION:
+            projection = await self._handle.projection()  # it has continued as new since the last event
         waits = standing.waits(projection)
         if waits:
             for event in projection.events:
@@ -253,7 +255,7 @@ class Follower:
         await asyncio.sleep(0)  # the events at hand may hold the answer already
         while self._board.open:
             event = next(iter(self._board.open.values()))
-            if not any(one.call == event.call for one in standing.requests(await self._handle.projection())):
+            if not any(one.call == event.call for one in standing.requests(await self._handle.projection(last=True))):
                 self._close(event)
                 continue
             self._screen.hide()

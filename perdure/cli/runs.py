@@ -242,7 +242,7 @@ async def _more(client: Client, run_id: str) -> str:
 async def _waiting(client: Client, run_id: str) -> dict[str, Any]:
     from perdure.cli import standing
 
-    projection = await client.handle(run_id).projection()
+    projection = await client.handle(run_id).projection(last=True)
     return {"run_id": run_id, "status": standing.status(projection), "waiting": list(standing.requests(projection))}
 
 
@@ -270,10 +270,13 @@ async def _list(status: Status | None, agent: str | None, limit: int, as_json: b
 
 async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
     from perdure.cli import report, standing
+    from perdure.earlier import complete
 
     settings = session.settings()
     client = await session.connect(settings)
     projection, now = await asyncio.gather(client.handle(run_id).projection(), standing.now(client, run_id))
+    if missing := await complete(settings, projection):
+        say(paint(safe(missing), "yellow", sys.stderr))
     page = None if now.forgotten else session.web_page(settings, run_id)
     if as_json:
         emit(report.as_data(projection, now, page, transcript=transcript))

@@ -18,7 +18,7 @@ from perdure.events import ApprovalRequested, Asked, InDoubt, Paused
 from perdure.messages import JSON
 from perdure.state import CallState, CallStatus, RunState
 from perdure.steps import Wait, next_step
-from perdure.wire import COMPACT, JUDGE, MODEL, PROBE, UNDO
+from perdure.wire import COMPACT, JUDGE, MODEL, PROBE, PUT_AWAY, UNDO
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -156,6 +156,8 @@ _WANTS: dict[CallStatus, Wish] = {
 
 def _request(run_id: str, call: CallState, since: datetime | None) -> Request:
     wants = _WANTS[call.status]
+    if since is None and call.status is not CallStatus.IN_DOUBT:
+        since = call.asked_at  # it has continued as new since then
     doubt = call.doubt.message if call.doubt else ""
     return Request(
         run_id=run_id,
@@ -223,6 +225,8 @@ def _activity(kind: str, position: str) -> str:
             return f"look-up of call {position.partition('?')[0]}"
         case _ if kind == UNDO:
             return f"undoing of call {position.removeprefix('undo ')}"
+        case _ if kind == PUT_AWAY:
+            return "putting away of earlier messages"
         case _ if kind == JUDGE:
             return f"check of the arguments of call {position}"
         case _:

@@ -61,13 +61,13 @@ async def histories(
         for event in await _those(temporal, kept, since):
             yield event
         return
-    forgotten, earlier = await _earlier(temporal, run_id, first, since, shelf)
+    forgotten, executions = await _before(temporal, run_id, first, since, shelf)
     for event in forgotten:
         yield event
-    if earlier:
-        events = _events(temporal, run_id, earlier, wait=wait)
-    else:
-        yield first
+    for execution in executions:
+        async for event in _events(temporal, run_id, execution):
+            yield event
+    yield first
     while True:
         following = ""
         async for event in events:
@@ -78,15 +78,18 @@ async def histories(
         events = _events(temporal, run_id, following, wait=wait)
 
 
-async def _earlier(
+async def _before(
     temporal: Client, run_id: str, first: HistoryEvent, since: int | None, shelf: Shelf
-) -> tuple[Sequence[HistoryEvent], str]:
-    """Return what only the archive has of a run from the execution numbered `since` on, and where the engine begins.
+) -> tuple[Sequence[HistoryEvent], list[str]]:
+    """Return what came before an execution, from the one numbered `since` on, oldest first.
+
+    First the events that only the archive has, then the engine's ids of the executions that it still has. They are
+    found backwards: after a reset, an execution may be followed by two, of which one was left behind.
 
     Args:
-        first: The first event of the last execution: "" is returned where the engine begins with that one.
+        first: The first event of the one that is begun with.
     """
-    found = ""
+    found: list[str] = []
     while since is not None:
         before = first.workflow_execution_started_event_attributes.continued_execution_run_id
         missing = await _number(temporal, first) - since if before else 0
@@ -98,9 +101,9 @@ async def _earlier(
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             kept = _up_to(before, await shelf(run_id))[-missing:]  # its retention has ended
-            return [event for one in kept for event in one.events], found
-        found = before
-    return (), found
+            return [event for one in kept for event in one.events], found[::-1]
+        found.append(before)
+    return (), found[::-1]
 
 
 def _ended(kept: Sequence[Recorded]) -> list[Recorded]:

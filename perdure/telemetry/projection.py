@@ -187,7 +187,7 @@ class Projection(Lending):
     async def _on_workflow_task_failed(self, attributes: Any, _: HistoryEvent) -> None:
         if attributes.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
             turns.fold_reset(self._require(), attributes.new_run_id[-12:], self._now)
-        elif attributes.failure.message:
+        elif attributes.failure.message and attributes.cause != _OUTRUN:
             self._tell(ev.RuntimeFault, type="runtime_fault", message=attributes.failure.message)
 
     async def _on_cancel_requested(self, attributes: Any, _: HistoryEvent) -> None:
@@ -473,6 +473,9 @@ class Projection(Lending):
     async def _error(self, failure: Failure) -> BaseException:
         return await self._converter.decode_failure(failure)
 
+
+_OUTRUN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
+"""Something was said while the run was about to end or to continue as new: it is decided about once more."""
 
 _GOES_ON = object()
 """What the start of an execution gives that goes on from another: nothing of what stands then has just happened."""

@@ -18,7 +18,7 @@ from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import WorkflowQueryFailedError
 from temporalio.worker import Worker
 
-from perdure import continuing
+from perdure import continuing, earlier
 from perdure.activities import providers
 from perdure.agents import Agent
 from perdure.client import Client, RunHandle
@@ -244,14 +244,18 @@ class Stage:
 
     async def _audit(self, handle: RunHandle) -> None:
         failed = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
-        reset = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW
+        fine = (
+            WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
+            WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,  # something was said at its end
+        )
         faults = [
             event
             async for event in histories(self.client.temporal, handle.id)
-            if event.event_type == failed and event.workflow_task_failed_event_attributes.cause != reset
+            if event.event_type == failed and event.workflow_task_failed_event_attributes.cause not in fine
         ]
         assert not faults, f"a workflow task failed: {faults[0].workflow_task_failed_event_attributes.failure}"
         projection = await self._agreed(handle)
+        assert not await earlier.complete(self.client.settings, projection)
         assert projection.state is not None
         assert_paired(whole(projection))
         for event in projection.events:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus
 
+from perdure.activities.stores.blobs import SQLBlobs
+from perdure.budgets import Additions
+from perdure.errors import ConnectionFailed, DecisionRejected, RunCancelled
 from perdure.events import position_key
 from perdure.policies import Limits
-from perdure.tools import tool
+from perdure.state import CallStatus
+from perdure.tools import ToolContext, ask_user, tool
+from tests.integration.test_reset import reset
 
 ROOM = Limits(steps=1_000, input_tokens=None, output_tokens=None)
 
@@ -31,8 +38,8 @@ def script(steps: int) -> list[Any]:
 
 @pytest.fixture
 def short(stage: Any) -> Any:
-    """A stage whose runs continue as new after some 60 events."""
-    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 60})
+    """A stage whose runs continue as new after some 40 events."""
+    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 40})
     return stage
 
 
@@ -91,3 +98,189 @@ async def test_watcher_sees_each_event_once_from_wherever_it_begins(short: Any) 
     assert events == done.projection.events
     for index in range(0, len(events), 5):
         assert [event async for event in done.handle.events(events[index].position)] == events[index + 1 :]
+
+
+# -- what waits goes along -------------------------------------------------------------------------------------
+
+
+@tool(approval="always")
+def book(what: str = "a room") -> str:
+    """Book."""
+    return f"booked {what}"
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"calls": [{"name": name, "arguments": arguments}]}
+
+
+async def pushed(stage: Any, handle: Any) -> None:
+    """Fill the history of a run with signals, and wait until it goes on in another execution."""
+    temporal = stage.client.temporal.get_workflow_handle(handle.id)
+    before = (await temporal.describe()).run_id
+    for _ in range(40):
+        await stage.signal(handle, "nonsense")
+    while (await temporal.describe()).run_id == before:
+        await asyncio.sleep(0.02)  # the engine can only be asked
+
+
+async def test_approval_that_was_asked_for_before_is_given_after(short: Any) -> None:
+    handle = await short.start([*script(3)[:-1], call("book"), "done"], [look, book], limits=ROOM)
+    asked = await short.until(handle, "approval_requested")
+    await pushed(short, handle)
+    await pushed(short, handle)
+    while handle.id not in {run.id for run in await short.client.list_runs(status="waiting_approval")}:
+        await asyncio.sleep(0.1)  # the index can only be asked
+    await handle.approve(asked.call, hash=asked.hash, by="ann")
+    done = await short.end(handle)
+    assert done.results[-1].content == "booked a room"
+    assert len(done.told("approval_requested")) == 1
+    assert [(event.by, event.via) for event in done.told("approval_decided")] == [("ann", "update")]
+
+
+@pytest.mark.parametrize("way", ["update", "signal"])
+async def test_decision_at_the_very_moment_is_taken_once(short: Any, way: str) -> None:
+    rounds = 4
+    calls = [call("book", what=f"room {n}") for n in range(rounds)]
+    handle = await short.start([*calls, "done"], [book], limits=ROOM)
+    for n in range(rounds):
+        asked = await short.until(handle, "approval_requested", nth=n + 1)
+        filling = asyncio.create_task(pushed(short, handle))
+        await asyncio.wait({filling}, timeout=0.1 + 0.05 * n)
+        if way == "update":
+            await handle.approve(asked.call, hash=asked.hash)
+        else:
+            await short.signal(handle, "approve", {"call": asked.call})
+        await asyncio.wait({filling})
+        if n < rounds - 1:  # after the last one it may have ended before
+            filling.result()
+    done = await short.end(handle)
+    assert [result.content for result in done.results] == [f"booked room {n}" for n in range(rounds)]
+    assert len(done.told("approval_decided")) == rounds
+
+
+@tool
+def send(letter: str) -> str:
+    """Send a letter; nobody learns whether it arrived."""
+    raise ConnectionError(letter)
+
+
+async def test_questions_doubts_pauses_and_what_was_said_go_along(short: Any) -> None:
+    turn = {"calls": [call("ask_user", question="Which?")["calls"][0], call("send", letter="love")["calls"][0]]}
+    handle = await short.start([turn, "Both are there."], [ask_user, send], limits=ROOM)
+    await short.until(handle, "asked")
+    doubt = await short.until(handle, "in_doubt")
+    await pushed(short, handle)
+    await handle.pause(by="ann", reason="lunch")
+    await pushed(short, handle)
+    await handle.answer("The red one.", by="ben")
+    await handle.say("Hurry.")
+    await pushed(short, handle)
+    with pytest.raises(DecisionRejected, match="by ann"):
+        await handle.pause()
+    await handle.settle(doubt.call, "done", result="delivered", by="ben")
+    await handle.resume(by="ann")
+    done = await short.end(handle)
+    assert [result.content for result in done.results] == ["The red one.", "delivered"]
+    assert [entry.content for entry in done.projection.entries if entry.role == "user"][1:] == ["Hurry."]
+    by = {kind: [event.by for event in done.told(kind)] for kind in ("paused", "resumed", "answered", "settled")}
+    assert by == {"paused": ["ann"], "resumed": ["ann"], "answered": ["ben"], "settled": ["ben"]}
+    assert len(await executions(short, handle.id)) >= 4
+
+
+async def test_run_is_cancelled_in_whichever_execution_it_is(short: Any) -> None:
+    handle = await short.start([*script(6)[:-1], call("book"), "done"], [look, book], limits=ROOM)
+    await short.until(handle, "approval_requested")
+    await pushed(short, handle)
+    await handle.cancel("enough")
+    with pytest.raises(RunCancelled) as cancelled:
+        await handle.result()
+    assert [record.status for record in cancelled.value.result.calls] == ["ok"] * 12 + ["open"]
+    done = await short.end(handle)
+    assert [event.reason for event in done.told("cancel_requested")] == ["enough"]
+    assert len(done.told("run_finished")) == 1
+
+
+# -- the store -------------------------------------------------------------------------------------------------
+
+
+async def test_store_that_is_down_delays_the_run_and_loses_nothing(short: Any, monkeypatch: Any) -> None:
+    down, put = asyncio.Event(), SQLBlobs.put
+    tries: list[str] = []
+
+    async def refuses(self: Any, data: bytes, owner: Any) -> str:
+        if down.is_set():
+            return await put(self, data, owner)
+        tries.append(owner)
+        raise ConnectionFailed("The store is away.")
+
+    monkeypatch.setattr(SQLBlobs, "put", refuses)
+    handle = await short.start(script(8), [look], limits=ROOM)
+    while len(tries) < 3:
+        await asyncio.sleep(0.05)  # nothing tells
+    await handle.say("Are you there?")
+    down.set()
+    done = await short.end(handle)
+    assert done.result.status == "completed"
+    assert len(done.result.calls) == 16
+    assert [str(entry.content) for entry in done.projection.entries if entry.role == "user"] == ["go", "Are you there?"]
+
+
+async def test_records_of_a_long_run_come_from_the_store_or_else_from_the_engine(short: Any, monkeypatch: Any) -> None:
+    done = await short.run(script(8), [look], limits=ROOM)
+    positions = [f"{step}.{index}" for step in range(1, 9) for index in (1, 2)]
+    assert [record.position for record in done.result.calls] == positions
+    assert done.result.before is None
+
+    async def refuses(*_: Any) -> bytes:
+        raise ConnectionFailed("The store is away.")
+
+    monkeypatch.setattr(SQLBlobs, "get", refuses)
+    assert await done.handle.result() == done.result
+
+
+# -- going on afterwards, and resets ---------------------------------------------------------------------------
+
+
+async def test_long_run_that_ended_is_resumed_where_it_stopped(short: Any) -> None:
+    turns = [*script(8)[:-1], "not yet", *script(16)[8:]]
+    handle = await short.start(turns, [look], limits=Limits(steps=9, input_tokens=None, output_tokens=None))
+    first = await short.end(handle)
+    assert first.result.status == "budget_exhausted"
+    assert len(await executions(short, handle.id)) >= 3
+    await handle.resume(Additions(steps=20))
+    done = await short.end(handle)
+    assert done.result.status == "completed"
+    assert done.told("run_started")[0].resumed
+    positions = [f"{step}.{index}" for step in [*range(1, 9), *range(10, 18)] for index in (1, 2)]
+    assert [record.position for record in done.result.calls] == positions
+    keys = {record.execution_order for record in done.result.calls}
+    assert keys == set(range(1, 33))
+
+
+async def test_reset_of_a_later_execution_is_seen_and_asks_before_effects(short: Any) -> None:
+    made: list[str] = []
+
+    @tool
+    async def pay(n: int, ctx: ToolContext) -> str:
+        """Pay."""
+        made.append(ctx.idempotency_key)
+        return f"paid {n}"
+
+    handle = await short.start([*(call("pay", n=n) for n in range(9)), "done"], [pay], limits=ROOM)
+    await short.end(handle)
+    before = await executions(short, handle.id)
+    assert len(before) >= 3
+    assert len({key.split(":")[1] for key in made}) == 1
+    await reset(short, handle.id, execution=before[1].run_id)
+    assert "reset" in (await short.until(handle, "approval_requested")).why
+    assert len(made) == 9, "it was repeated before anybody was asked"
+    temporal = short.client.temporal.get_workflow_handle(handle.id)
+    while (await temporal.describe()).status == WorkflowExecutionStatus.RUNNING:
+        for waiting in (await short.state(handle)).open_calls:
+            if waiting.status is CallStatus.ASKING:
+                await handle.approve(waiting.position)
+    done = await short.end(handle)
+    assert done.result.status == "completed"
+    assert len(made) == len(set(made)) > 9
+    assert [result.content for result in done.results] == [f"paid {n}" for n in range(9)]
+    assert (await executions(short, handle.id))[0].run_id == before[0].run_id

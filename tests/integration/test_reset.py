@@ -15,15 +15,19 @@ from perdure.tools import ToolContext, tool
 DONE = {"text": "done"}
 
 
-async def reset(stage: Any, run_id: str, *, nth: int = 0) -> None:
-    """Rewind a run to before its `nth` completed workflow task (-1: the last), as the Web UI does."""
+async def reset(stage: Any, run_id: str, *, nth: int = 0, execution: str | None = None) -> None:
+    """Rewind a run to before its `nth` completed workflow task (-1: the last), as the Web UI does.
+
+    Of a run that has continued as new, `execution` says in which one; None: in the last.
+    """
     temporal = stage.client.temporal
-    history = [event async for event in temporal.get_workflow_handle(run_id).fetch_history_events()]
+    handle = temporal.get_workflow_handle(run_id, run_id=execution)
+    history = [event async for event in handle.fetch_history_events()]
     ends = [e.event_id for e in history if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
     await temporal.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=temporal.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run_id),
+            workflow_execution=WorkflowExecution(workflow_id=run_id, run_id=execution or ""),
             reason="a test",
             workflow_task_finish_event_id=ends[nth],
             request_id=f"{run_id}-{nth}",

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 WIRING = {
-    *("archive", "cli", "client", "listing", "notebook", "sessions", "speaking", "starter", "worker", "testing"),
+    *("archive", "cli", "client", "earlier", "listing", "notebook", "sessions", "speaking", "starter", "worker"),
+    "testing",
     "examples",
 }
 """Above all others: they may import anything of Perdure, and no one below may import them."""
