@@ -1,0 +1,98 @@
+"""A store that goes away just after an effect, for real: nothing is done twice, and nothing is lost when it is back."""
+
+import asyncio
+import logging
+import os
+import uuid
+from contextlib import aclosing
+
+import pytest
+from tests.chaos.cable import Cable
+from tests.conformance.conftest import in_database
+
+from perdure.activities.stores import open_store, store_url
+from perdure.messages import blob_ref
+from perdure.policies import Limits
+from perdure.tools import tool
+
+ROOM = Limits(input_tokens=None)
+BOOK = "".join(f"line {number}\n" for number in range(20_000))
+POSTGRES = os.environ.get("PERDURE_TEST_POSTGRES")
+
+
+@pytest.fixture
+def noticed():
+    """Set when a worker has noticed that its store is away."""
+    event, loop = asyncio.Event(), asyncio.get_event_loop()
+
+    class Listener(logging.Handler):
+        def emit(self, record):
+            loop.call_soon_threadsafe(event.set)
+
+    listener, logger = Listener(), logging.getLogger("perdure.store")
+    logger.addHandler(listener)
+    yield event
+    logger.removeHandler(listener)
+
+
+async def act_and_lose_the_store(stage, settings, lose, find_again, noticed):
+    """Run a tool in whose body the store is lost, find the store again once that is noticed, and return its result."""
+    ledger = []
+
+    @tool(timeout=1)
+    def act() -> str:
+        """Act."""
+        ledger.append("done")
+        lose()
+        return BOOK
+
+    agent = stage.agent([{"calls": [{"name": "act"}]}, "x"], [act], limits=ROOM)
+    await stage.serve(agent, settings=settings)
+    handle = await stage.start_again(agent)
+    await asyncio.wait_for(noticed.wait(), 60)
+    find_again()
+    done = await stage.end(handle)
+    assert ledger == ["done"]
+    [result] = done.results
+    assert (result.status, result.ref) == ("ok", blob_ref(BOOK.encode()))
+    async with aclosing(open_store(store_url(settings))) as store:
+        assert await store.get(result.ref) == BOOK.encode()
+
+
+async def test_a_folder_that_can_not_be_written_delays_the_report_and_repeats_nothing(
+    stage, stage_settings, tmp_path, noticed
+):
+    settings = stage_settings.model_copy(update={"store": f"sqlite:///{tmp_path / 'store.db'}"})
+    blobs, away = tmp_path / "blobs", tmp_path / "away"
+    blobs.mkdir()
+
+    def lose():
+        blobs.rename(away)
+        blobs.write_text("no folder")
+
+    def find_again():
+        blobs.unlink()
+        away.rename(blobs)
+
+    await act_and_lose_the_store(stage, settings, lose, find_again, noticed)
+
+
+@pytest.mark.skipif(not POSTGRES, reason="PERDURE_TEST_POSTGRES names no PostgreSQL server")
+async def test_a_database_that_can_not_be_reached_delays_the_report_and_repeats_nothing(
+    stage, stage_settings, noticed
+):
+    assert POSTGRES
+    name = f"perdure_test_{uuid.uuid4().hex[:12]}"
+    await in_database(POSTGRES, f"CREATE DATABASE {name}")
+    server = POSTGRES.rpartition("@")[2].partition("/")[0]
+    async with Cable.to(server) as cable:
+        url = f"{POSTGRES.rpartition('/')[0]}/{name}".replace(server, cable.address)
+        settings = stage_settings.model_copy(update={"store": url})
+        loop = asyncio.get_running_loop()
+        try:
+            await act_and_lose_the_store(
+                stage, settings, lambda: loop.call_soon_threadsafe(cable.pull), cable.plug, noticed
+            )
+            await stage.stop()
+        finally:
+            await in_database(POSTGRES, f"DROP DATABASE {name} WITH (FORCE)")
