@@ -5,6 +5,7 @@ PerdureError
 │   ├── ToolDefinitionError
 │   └── AgentNotFound
 ├── ConnectionFailed      the engine, a store or a model endpoint has to be reached first
+├── KeyMissing            something is encrypted, and its key is not here
 ├── RunNotFound           no such run
 ├── FactNotFound          nothing is remembered under that id
 ├── SessionError          a session can't be used so: another agent's, or a turn is under way
@@ -70,6 +71,12 @@ class ConnectionFailed(PerdureError):
     """Something that has to answer did not: the text names it, its address and what to do."""
 
     kind = "connection"
+
+
+class KeyMissing(PerdureError):
+    """Something is encrypted with a key that is not set here; the text says which one."""
+
+    kind = "key_missing"
 
 
 class RunNotFound(PerdureError):

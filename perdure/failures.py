@@ -12,8 +12,8 @@ from perdure import state as states
 from perdure.messages import Usage
 from perdure.policies import ToolSpec
 
-_KNOWN = {"NotFoundError", "ToolError"}
-"""Types of errors after which nothing was done: no such activity, or the tool says so itself."""
+_KNOWN = {"NotFoundError", "ToolError", "KeyMissing"}
+"""Types of errors after which nothing was done: no such activity, the tool says so, or its input can't be decrypted."""
 
 
 def explain(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
@@ -102,6 +102,9 @@ class Settings(BaseSettings):
             as the server takes.
         max_history_events: A run that is started here continues as new, unseen, when its history has so many events.
             Default: when the engine suggests it, at about 4,000 events or 4 MB.
+        encryption_key: Encrypts all contents of runs, in histories and in the store: 32 bytes in base64 or hex, as from
+            `openssl rand -base64 32`. Several, by commas: the first one encrypts, all decrypt. `ID:KEY` names one.
+        encryption_key_file: A file with such keys, one a line; those of `encryption_key` come first.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
     """
 
@@ -126,6 +129,8 @@ class Settings(BaseSettings):
     providers: Providers = Field(default_factory=dict)
     tpm: PerModel = Field(default_factory=dict)
     max_history_events: int | None = Field(default=None, ge=20)
+    encryption_key: SecretStr | None = None
+    encryption_key_file: Path | None = None
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 
     @property

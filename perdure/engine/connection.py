@@ -14,9 +14,10 @@ from temporalio.envconfig import ClientConfigProfile, ClientConnectConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.engine import runtime
-from perdure.engine.converter import data_converter
+from perdure.engine.converter import data_converter_of
 from perdure.engine.home import read_record, record_path
 from perdure.errors import ConnectionFailed
+from perdure.sealing import keyring
 from perdure.settings import Settings
 
 DEFAULT_ADDRESS = "127.0.0.1:7233"
@@ -92,10 +93,11 @@ async def connect(settings: Settings) -> Client:
     runtime.prepare()
     where = target(settings)
     options: ClientConnectConfig = {**where.options, "target_host": where.address, "namespace": where.namespace}
+    converter = data_converter_of(keyring(settings))
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while True:
         try:
-            client = await asyncio.wait_for(Client.connect(**options, data_converter=data_converter), PATIENCE)
+            client = await asyncio.wait_for(Client.connect(**options, data_converter=converter), PATIENCE)
             await _check_namespace(client, where)
         except (RuntimeError, RPCError, TimeoutError, ValueError) as error:
             if not where.embedded or asyncio.get_running_loop().time() > deadline:

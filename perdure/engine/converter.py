@@ -18,11 +18,12 @@ from temporalio.converter import (
     SerializationContext,
 )
 
+from perdure.engine.codec import ENCODING, KEY_ID, OF_ACTIVITY, Encryption, Failures, SealedFailures
+from perdure.sealing import Keyring
+
 _SERIALIZER = SchemaSerializer(any_schema())
 
 
-OF_ACTIVITY = "perdure-of-activity"
-"""Marks a large payload that an activity takes: it stays in the history. See `external_storage`."""
 _LARGE = 100_000
 """Bytes from which on it is marked."""
 
@@ -50,9 +51,26 @@ class LeanJSONConverter(PydanticJSONPlainPayloadConverter):
         return Payload(metadata={"encoding": self.encoding.encode(), **more}, data=data)
 
 
+class Unreadable(EncodingPayloadConverter):
+    """Stands where something is encrypted, and no key is set here to decrypt it."""
+
+    @property
+    def encoding(self) -> str:
+        """See base class."""
+        return ENCODING
+
+    def to_payload(self, value: Any) -> Payload | None:  # noqa: ARG002
+        """Return None: nothing is written so."""
+        return None
+
+    def from_payload(self, payload: Payload, type_hint: type | None = None) -> Any:  # noqa: ARG002
+        """Raise `KeyMissing`, which says which key is needed."""
+        raise Keyring().missing(payload.metadata[KEY_ID].decode())
+
+
 def _converters(lean: LeanJSONConverter) -> tuple[EncodingPayloadConverter, ...]:
     defaults = DefaultPayloadConverter.default_encoding_payload_converters
-    return tuple(lean if converter.encoding == lean.encoding else converter for converter in defaults)
+    return (*(lean if converter.encoding == lean.encoding else converter for converter in defaults), Unreadable())
 
 
 # All share these: the SDK makes a new converter for every workflow task, and what pydantic has compiled would go.
@@ -71,5 +89,16 @@ class PayloadConverter(CompositePayloadConverter):
         return list(_ACTIVITY_CONVERTERS) if isinstance(context, ActivitySerializationContext) else None
 
 
-data_converter = DataConverter(payload_converter_class=PayloadConverter)
-"""What every client and worker of Perdure uses."""
+data_converter = DataConverter(payload_converter_class=PayloadConverter, failure_converter_class=Failures)
+"""What every client and worker of Perdure uses where nothing is encrypted."""
+
+
+def data_converter_of(keys: Keyring) -> DataConverter:
+    """Return what every client and worker uses that has these keys."""
+    if not keys:
+        return data_converter
+    return DataConverter(
+        payload_converter_class=PayloadConverter,
+        failure_converter_class=SealedFailures,
+        payload_codec=Encryption(keys),
+    )

@@ -26,7 +26,7 @@ from temporalio.converter import (
     StorageDriverWorkflowInfo,
 )
 
-from perdure.engine.converter import OF_ACTIVITY
+from perdure.engine.codec import OF_ACTIVITY
 from perdure.errors import PerdureError
 
 THRESHOLD = 256 * 1024

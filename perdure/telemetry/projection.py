@@ -17,7 +17,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.converter import DataConverter
-from temporalio.exceptions import CancelledError
+from temporalio.exceptions import CancelledError, FailureError
 
 from perdure import continuing, outcomes, pressure, recalling, turns, undoing
 from perdure import events as ev
@@ -188,7 +188,7 @@ class Projection(Lending):
         if attributes.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
             turns.fold_reset(self._require(), attributes.new_run_id[-12:], self._now)
         elif attributes.failure.message and attributes.cause != _OUTRUN:
-            self._tell(ev.RuntimeFault, type="runtime_fault", message=attributes.failure.message)
+            self._tell(ev.RuntimeFault, type="runtime_fault", message=await self._words(attributes.failure))
 
     async def _on_cancel_requested(self, attributes: Any, _: HistoryEvent) -> None:
         asked = self._require().cancelling
@@ -202,7 +202,7 @@ class Projection(Lending):
         if details:
             self._end(await self._decode(details, RunResult))
         else:
-            self._end_from_outside("failed", attributes.failure.message)
+            self._end_from_outside("failed", await self._words(attributes.failure))
 
     async def _on_cancelled(self, _: Any, __: HistoryEvent) -> None:
         reasons = [event.reason for event in self.events if isinstance(event, ev.CancelRequested)]
@@ -469,6 +469,10 @@ class Projection(Lending):
         if call.status is CallStatus.CLOSED:
             duration = self._now - activity.started if activity.started else None
             self._tell_result(outcomes.record_of(call), attempt=activity.attempt, duration=duration)
+
+    async def _words(self, failure: Failure) -> str:
+        error = await self._error(failure)
+        return error.message if isinstance(error, FailureError) else str(error)
 
     async def _error(self, failure: Failure) -> BaseException:
         return await self._converter.decode_failure(failure)
