@@ -14,6 +14,7 @@ from pydantic import Field
 from perdure.memory import Circle, Fact
 from perdure.messages import JSON, Data, RunResult, Saying, Segment
 from perdure.policies import AgentSpec, Scope
+from perdure.sealing import Keyring, keyring
 from perdure.settings import Settings
 
 # -- catalogue ---------------------------------------------------------------------------------------------
@@ -293,7 +294,7 @@ class Store(Catalogue, Blobs, Archive, Sessions, Memories, Protocol):
 
 def store_of(settings: Settings) -> Store:
     """Return the store that `settings` lead to; see `open_store`."""
-    return open_store(store_url(settings), settings.blobs or "")
+    return open_store(store_url(settings), settings.blobs or "", keyring(settings))
 
 
 def store_url(settings: Settings) -> str:
@@ -301,16 +302,18 @@ def store_url(settings: Settings) -> str:
     return settings.store or f"sqlite:///{settings.folder / 'store.db'}"
 
 
-def open_store(url: str, blobs: str = "") -> Store:
+def open_store(url: str, blobs: str = "", keys: Keyring | None = None) -> Store:
     """Return the store at a SQLAlchemy address; it connects when first used, and makes its tables if missing.
 
     Args:
         url: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`; the drivers are ours.
         blobs: Where the bytes of new blobs go: `s3://BUCKET/PREFIX`; "" for files beside SQLite's, PostgreSQL itself.
+        keys: Encrypt what is kept; what is not encrypted is read as it is. Each method that reads raises `KeyMissing`
+            where one is not among them.
 
     Raises:
         ConnectionFailed: If it is not such an address, or the driver is not installed.
     """
     from perdure.activities.stores.sql import SQLStore  # SQLAlchemy takes 0.3 s to import
 
-    return SQLStore(url, blobs)
+    return SQLStore(url, blobs, keys)

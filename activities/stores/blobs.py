@@ -13,6 +13,7 @@ from perdure.activities.stores.database import Database, whole
 from perdure.activities.stores.places import Files, Place, place_of
 from perdure.activities.stores.tables import BLOBS, OWNERS, PARTS
 from perdure.messages import blob_ref
+from perdure.sealing import Keyring, is_sealed
 
 _PART = 1024 * 1024
 """Bytes in a row: each statement stays short, however large a blob is."""
@@ -25,10 +26,11 @@ class SQLBlobs(Database):
 
     Args:
         place: Where the bytes of new blobs go; "" for files beside the database's own, or, without one, a table.
+        keys: See `Database`. The same data are still one blob, until the key changes.
     """
 
-    def __init__(self, url: str, place: str = "") -> None:
-        super().__init__(url)
+    def __init__(self, url: str, place: str = "", keys: Keyring | None = None) -> None:
+        super().__init__(url, keys)
         self._places: dict[str, Place] = {}
         name = place or (Files.name if self.file else "")
         self._place = self._at(name) if name else None
@@ -36,6 +38,7 @@ class SQLBlobs(Database):
     @whole
     async def put(self, data: bytes, owner: Owner) -> str:
         """See `Blobs.put`."""
+        data = self.keys.seal_alike("blob", data) if self.keys else data
         ref = blob_ref(data)
         place = self._place
         with self._said():
@@ -66,7 +69,7 @@ class SQLBlobs(Database):
             raise LookupError(f"The store does not have blob {ref} (any more).")
         if blob_ref(data) != ref:
             raise LookupError(f"Blob {ref} of the store is damaged: its bytes are not those that were kept.")
-        return data
+        return self.keys.open_alike("blob", data) if is_sealed(data) else data
 
     @whole
     async def own(self, refs: Collection[str], owner: Owner) -> None:

@@ -15,7 +15,9 @@ from sqlalchemy.exc import ArgumentError, DataError, OperationalError, SQLAlchem
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from perdure.activities.stores import schema
+from perdure.activities.stores.sealed import json_of
 from perdure.errors import ConnectionFailed
+from perdure.sealing import Keyring
 
 PATIENCE = 5
 """Seconds that a database gets: to accept a connection, to run a statement, to come free of other writers."""
@@ -52,10 +54,12 @@ class Database:
 
     Args:
         url: See `open_store`.
+        keys: Encrypt what it keeps, if there are any.
     """
 
-    def __init__(self, url: str) -> None:
-        self.url, self._engine = _engine(url)
+    def __init__(self, url: str, keys: Keyring | None = None) -> None:
+        self.keys = keys or Keyring()
+        self.url, self._engine = _engine(url, self.keys)
         self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
         self._ready = False
         self._preparing = asyncio.Lock()
@@ -167,7 +171,7 @@ class Database:
                     await connection.exec_driver_sql("PRAGMA journal_mode=WAL")
 
 
-def _engine(url: str) -> tuple[URL, AsyncEngine]:
+def _engine(url: str, keys: Keyring) -> tuple[URL, AsyncEngine]:
     try:
         scheme, _, path = url.partition(":///")
         # A path is taken as it is: SQLAlchemy would read `?` and `%` in it.
@@ -175,7 +179,7 @@ def _engine(url: str) -> tuple[URL, AsyncEngine]:
         driver, arguments = _DRIVERS[address.drivername.partition("+")[0]]
         address = address.set(drivername=driver)
         pool = {} if path == ":memory:" else {"pool_size": CONNECTIONS, "max_overflow": 0, "pool_timeout": 2 * PATIENCE}
-        engine = create_async_engine(address, connect_args=arguments, pool_pre_ping=True, **pool)
+        engine = create_async_engine(address, connect_args=arguments, pool_pre_ping=True, **pool, **json_of(keys))
     except (ArgumentError, KeyError, ValueError) as error:
         raise ConnectionFailed("A store's address is sqlite:///PATH or postgresql://USER@HOST/DATABASE.") from error
     except ImportError as error:

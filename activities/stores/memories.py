@@ -110,12 +110,16 @@ class SQLMemories(Database):
             return there
 
     async def _index(self, connection: AsyncConnection, number: int, content: str) -> None:
-        words = terms(content)
+        words = [next(self.keys.marks(word)) for word in terms(content)] if self.keys else terms(content)
         value = " ".join(words) if self._is_sqlite else sorted(set(words))
         await connection.execute(text(_INDEX[self._engine.dialect.name]), {"number": number, "terms": value})
 
     def _having(self, words: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that a fact has one of `words`, which are letters and digits alone."""
+        """Return the condition that a fact has one of `words`, which are letters and digits alone.
+
+        Those that are encrypted are found by what stands for the word with each key.
+        """
+        words = [*words, *(mark for word in words for mark in self.keys.marks(word))]
         quote, either = ('"', " OR ") if self._is_sqlite else ("'", " | ")
         query = either.join(f"{quote}{word}{quote}" for word in words)
         return FACTS.c.number.in_(
