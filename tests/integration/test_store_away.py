@@ -2,22 +2,19 @@
 
 import asyncio
 import logging
-import os
-import uuid
 from contextlib import aclosing
 
 import pytest
-from tests.chaos.cable import Cable
-from tests.conformance.conftest import in_database
 
 from perdure.activities.stores import open_store, store_url
 from perdure.messages import blob_ref
 from perdure.policies import Limits
 from perdure.tools import tool
+from tests.chaos.cable import Cable
+from tests.conformance.conftest import postgres_server, postgres_url  # noqa: F401 - fixtures
 
 ROOM = Limits(input_tokens=None)
 BOOK = "".join(f"line {number}\n" for number in range(20_000))
-POSTGRES = os.environ.get("PERDURE_TEST_POSTGRES")
 
 
 @pytest.fixture
@@ -77,22 +74,17 @@ async def test_a_folder_that_can_not_be_written_delays_the_report_and_repeats_no
     await act_and_lose_the_store(stage, settings, lose, find_again, noticed)
 
 
-@pytest.mark.skipif(not POSTGRES, reason="PERDURE_TEST_POSTGRES names no PostgreSQL server")
 async def test_a_database_that_can_not_be_reached_delays_the_report_and_repeats_nothing(
-    stage, stage_settings, noticed
+    stage,
+    stage_settings,
+    noticed,
+    postgres_url,  # noqa: F811 - the fixture
 ):
-    assert POSTGRES
-    name = f"perdure_test_{uuid.uuid4().hex[:12]}"
-    await in_database(POSTGRES, f"CREATE DATABASE {name}")
-    server = POSTGRES.rpartition("@")[2].partition("/")[0]
+    server = postgres_url.rpartition("@")[2].partition("/")[0]
     async with Cable.to(server) as cable:
-        url = f"{POSTGRES.rpartition('/')[0]}/{name}".replace(server, cable.address)
-        settings = stage_settings.model_copy(update={"store": url})
+        settings = stage_settings.model_copy(update={"store": postgres_url.replace(server, cable.address)})
         loop = asyncio.get_running_loop()
-        try:
-            await act_and_lose_the_store(
-                stage, settings, lambda: loop.call_soon_threadsafe(cable.pull), cable.plug, noticed
-            )
-            await stage.stop()
-        finally:
-            await in_database(POSTGRES, f"DROP DATABASE {name} WITH (FORCE)")
+        await act_and_lose_the_store(
+            stage, settings, lambda: loop.call_soon_threadsafe(cable.pull), cable.plug, noticed
+        )
+        await stage.stop()
