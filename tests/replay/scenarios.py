@@ -10,7 +10,20 @@ from typing import Any
 
 from temporalio import activity
 
-from perdure import Approval, Client, Done, Limits, Memory, NotDone, Tool, ToolContext, ToolError, ask_user, tool
+from perdure import (
+    Approval,
+    Client,
+    ContextPolicy,
+    Done,
+    Limits,
+    Memory,
+    NotDone,
+    Tool,
+    ToolContext,
+    ToolError,
+    ask_user,
+    tool,
+)
 from perdure.client import RunHandle
 from perdure.models import ModelRequest
 
@@ -38,6 +51,12 @@ async def look(where: str) -> dict[str, str]:
     if where == "cellar":
         raise ToolError("The cellar is locked.", suggestion="Look elsewhere.")
     return {"where": where, "seen": "nothing"}
+
+
+@tool(effect="read")
+async def study(chapter: int) -> str:
+    """Study a chapter."""
+    return f"Chapter {chapter}: " + "word " * 120
 
 
 @tool(effect="read", local=True)
@@ -127,6 +146,13 @@ async def until(handle: RunHandle, kind: str, nth: int = 1) -> Any:
         if not nth:
             return event
     raise AssertionError(kind)
+
+
+async def approve_first(handle: RunHandle, client: Client) -> None:
+    """Approve the first call that waits."""
+    del client
+    await until(handle, "approval_requested")
+    await handle.approve(by="ann", reason="it is old")
 
 
 async def decide(handle: RunHandle, client: Client) -> None:
@@ -288,6 +314,13 @@ def unless_told(request: ModelRequest) -> dict[str, Any]:
     return {"text": "As you say." if told else "…", "delay": 0 if told else 60}
 
 
+def first_study(request: ModelRequest) -> Any:
+    """Study the first chapter, or sum up what was studied: a request for that shows no reply either."""
+    return "Some chapters were studied." if not request.tools else calls(call("study", chapter=1))
+
+
+TOO_LONG = {"kind": "context_too_long", "message": "The prompt is too long."}
+STUDIES = [calls(call("study", chapter=chapter)) for chapter in range(2, 7)]
 SALES = calls(call("sell", what="a chair"), call("sell", what="a table"))
 LOOKS = [calls(call("look", where=where)) for where in ("attic", "garden", "roof")]
 SCENARIOS = {
@@ -351,6 +384,19 @@ SCENARIOS = {
         ],
         [wire, look],
         approve_staged,
+    ),
+    "compacted": Scenario(
+        [
+            first_study,
+            *STUDIES[:2],
+            calls(call("sell", what="a chair")),
+            *STUDIES[2:],
+            calls(call("study", chapter=7), error=TOO_LONG, times=1),
+            "Learnt.",
+        ],
+        [study, sell],
+        approve_first,
+        {"context": ContextPolicy(window=1_000, keep_turns=2)},
     ),
     "budget_exhausted": Scenario([*LOOKS[:2], "Not everywhere."], [look], options={"limits": Limits(steps=3)}),
     "resumed": Scenario([LOOKS[0], "Not yet.", LOOKS[1], "Now."], [look], resume, {"limits": Limits(steps=2)}),
