@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from perdure.cli import control, decisions, demo, doctor, memory, output, processes, runs
+from perdure.cli import chat, control, decisions, demo, doctor, memory, output, processes, runs, sessions
 
 app = typer.Typer(
     name="perdure",
@@ -36,13 +36,14 @@ def perdure(
 
 _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Processes": (demo.demo, processes.dev, processes.worker),
-    "Runs": (runs.run, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
+    "Runs": (runs.run, chat.chat, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
     "Decisions": (decisions.approvals, decisions.approve, decisions.deny, control.answer, decisions.settle),
     "Help": (doctor.doctor,),
 }
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.add_typer(sessions.app, name="sessions", rich_help_panel="State")
 app.add_typer(memory.app, name="memory", rich_help_panel="State")
 
 

@@ -16,7 +16,7 @@ from perdure.activities.stores import Session, Store, Turn, segments, store_of
 from perdure.agents import Task
 from perdure.control import NEXT_TURN
 from perdure.errors import DecisionRejected, PerdureError, RunEnded, RunNotFound, SessionError, SessionNotFound
-from perdure.messages import JSON, Compaction, Content, Entry, Message, RunResult, Saying
+from perdure.messages import JSON, Compaction, Content, Entry, Message, RunResult, Saying, ToolMessage
 from perdure.policies import AgentSpec
 from perdure.speaking import new_id, unreachable, whoami
 from perdure.transcripts import put_away
@@ -247,9 +247,25 @@ class SessionHandle:
             except LookupError as error:
                 raise SessionError(f"Session {self.name!r} can't be read: {error}") from error
 
-    async def history(self) -> list[Message]:
-        """Return every message of the turns that have ended. Raises as `entries` does."""
-        return [entry for entry in await self.entries() if not isinstance(entry, Compaction)]
+    async def history(self, *, whole: bool = False) -> list[Message]:
+        """Return every message of the turns that have ended. Raises as `entries` does.
+
+        Args:
+            whole: Large results as they were, where the store still has them, in place of the part in the transcript.
+        """
+        messages = [entry for entry in await self.entries() if not isinstance(entry, Compaction)]
+        if not whole:
+            return messages
+        async with self._store() as store:
+            return [await _whole(store, message) for message in messages]
+
+    async def deletable(self) -> Session:
+        """Return the session, if it can be deleted now. Raises as `delete` does."""
+        standing = await self.standing()
+        if standing.open:
+            run = turn_id(self.name, standing.open)
+            raise SessionError(f"Turn {standing.open} of session {self.name!r} is under way: end run {run!r} first.")
+        return await self.session()
 
     async def delete(self) -> None:
         """Delete the session: what was said in it, and its runs, in the store and the engine.
@@ -258,11 +274,7 @@ class SessionHandle:
             SessionNotFound: If it is not there.
             SessionError: If a turn is under way.
         """
-        standing = await self.standing()
-        if standing.open:
-            run = turn_id(self.name, standing.open)
-            raise SessionError(f"Turn {standing.open} of session {self.name!r} is under way: end run {run!r} first.")
-        session = await self.session()
+        session = await self.deletable()
         runs = [turn_id(self.name, number) for number in range(1, session.turns + 1)]
         async with self._store() as store:
             await store.drop_session(session.namespace, self.name)
@@ -291,3 +303,15 @@ class SessionHandle:
         finally:
             if store is not self._kept:
                 await store.aclose()
+
+
+async def _whole(store: Store, message: Message) -> Message:
+    """Return `message` with the whole of its result, where that was cut and is still there."""
+    result = message.result if isinstance(message, ToolMessage) else None
+    if result is None or result.ref is None:
+        return message
+    with contextlib.suppress(LookupError):
+        text = (await store.get(result.ref)).decode("utf-8", "replace")
+        changed = {"content": text, "size": None, "ref": None}
+        return ToolMessage(role="tool", result=result.model_copy(update=changed))
+    return message

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from perdure.activities.stores import CatalogueEntry
-    from perdure.agents import Agent
+    from perdure.agents import Agent, Task
     from perdure.client import Client
     from perdure.messages import JSON, Content, ImagePart
     from perdure.policies import AgentSpec
@@ -32,6 +32,13 @@ class Choice:
     agent: Agent | AgentSpec
     task_queue: str
     file: str
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The agent as data."""
+        from perdure.agents import Agent
+
+        return self.agent.spec if isinstance(self.agent, Agent) else self.agent
 
 
 async def choose(reference: str, client: Client) -> Choice:
@@ -173,6 +180,19 @@ def read_input(
         return text or ""
     said = [TextPart(kind="text", text=text)] if text else []
     return [*said, *(_image(image) for image in images)]
+
+
+def read_task(content: Content, *, user: str, tenant: str, var: Sequence[str] | None) -> Task:
+    """Return the task of which the options tell.
+
+    Raises:
+        Misuse: If the tenant's name is too long, or a variable is not understood.
+    """
+    from perdure.agents import TENANT_BYTES, Task
+
+    if len(tenant.encode()) > TENANT_BYTES:
+        raise Misuse(f"A tenant's name has at most {TENANT_BYTES} bytes; this one has {len(tenant.encode())}.")
+    return Task(input=content, user=user, tenant=tenant, variables=read_variables(var or []))
 
 
 def read_variables(given: Sequence[str]) -> dict[str, JSON]:

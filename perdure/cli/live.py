@@ -25,6 +25,10 @@ REFRESH, LOOK = 0.1, 2.0
 """Seconds between two pictures, and between two looks at what is being retried."""
 
 
+_BY_THE_WAY = (ev.RunStarted, ev.WorkerTookOver, ev.ModelFinished, ev.ToolStarted, ev.Said)
+"""What somebody who chats need not see."""
+
+
 class Board:
     """What goes on in a run just now, folded from its events."""
 
@@ -140,10 +144,20 @@ class Follower:
         no_wait: Stop where it waits for a person, and where no worker serves it.
         file: What to serve if no worker takes it; None looks it up.
         ask: Let the person at this terminal answer what it asks.
+        brief: Show only what is done and asked, as in a chat; and stop where the person here wants to answer later.
+        seen: Position of the last event that was shown already.
     """
 
     def __init__(
-        self, client: Client, run_id: str, *, no_wait: bool = False, file: str | None = None, ask: bool = True
+        self,
+        client: Client,
+        run_id: str,
+        *,
+        no_wait: bool = False,
+        file: str | None = None,
+        ask: bool = True,
+        brief: bool = False,
+        seen: str = "",
     ) -> None:
         self._settings: Settings = client.settings
         self._client = client
@@ -154,10 +168,13 @@ class Follower:
         self._screen = Screen(self._board)
         self._ask = ask and not no_wait and self._screen.is_terminal and sys.stdin.isatty()
         self._asking: asyncio.Task[None] | None = None
-        self._last = ""
+        self._brief = brief
+        self._left = asyncio.Event()
+        self._seen = ev.position_key(seen)
+        self.last = ""
 
     async def follow(self) -> RunResult | None:
-        """Return the result, or None if it waits for a person and `no_wait` was said.
+        """Return the result, or None if it waits for a person and `no_wait` was said, or the person here leaves it.
 
         A server that goes away is waited for: the run is kept there.
 
@@ -168,6 +185,7 @@ class Follower:
         missing = asyncio.create_task(self._miss_worker())
         beside: list[asyncio.Task[Any]] = [
             missing,
+            leaving := asyncio.create_task(self._leaves()),
             *(asyncio.create_task(work) for work in (self._draw(), self._look())),
         ]
         try:
@@ -175,7 +193,9 @@ class Follower:
             while True:
                 ended = asyncio.create_task(self._until_ended())
                 beside.append(ended)
-                await asyncio.wait([ended, missing], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([ended, missing, leaving], return_when=asyncio.FIRST_COMPLETED)
+                if not ended.done() and leaving.done():
+                    return None
                 if not ended.done():
                     raise ConnectionFailed(await missing)
                 try:
@@ -189,9 +209,13 @@ class Follower:
                     await task
             self._screen.hide()
 
+    async def _leaves(self) -> None:
+        """Wait until the person here wants to be asked no more."""
+        await self._left.wait()
+
     async def _until_ended(self) -> RunResult | None:
-        async for event in self._handle.events(self._last):
-            self._last = event.position
+        async for event in self._handle.events(self.last):
+            self.last = event.position
             self._take(event)
             if self._no_wait and (self._board.open or self._board.paused) and await self._waits():
                 return None
@@ -205,7 +229,7 @@ class Follower:
         waits = standing.waits(projection)
         if waits:
             for event in projection.events:
-                if ev.position_key(event.position) > ev.position_key(self._last):
+                if ev.position_key(event.position) > ev.position_key(self.last):
                     self._take(event)
         return waits
 
@@ -220,13 +244,18 @@ class Follower:
 
     def _take(self, event: ev.Event) -> None:
         self._board.take(event)
-        if not isinstance(event, ev.ModelStarted):
+        if self._is_shown(event):
             self._screen.say(story.line(event, self._board.begun or event.time, sys.stderr))
         if isinstance(event, prompt.Open):
             self._show_request(event)
         if self._asking is None and self._ask and isinstance(event, prompt.Open):
             self._asking = asyncio.create_task(self._answer_requests())
         self._screen.refresh()
+
+    def _is_shown(self, event: ev.Event) -> bool:
+        if isinstance(event, ev.ModelStarted) or ev.position_key(event.position) <= self._seen:
+            return False
+        return not self._brief or not (isinstance(event, _BY_THE_WAY) or getattr(event, "status", "") == "completed")
 
     def _show_request(self, event: prompt.Open) -> None:
         approval = isinstance(event, ev.ApprovalRequested)
@@ -261,6 +290,8 @@ class Follower:
             self._screen.hide()
             if not await self._unless_decided(event, prompt.Asking(self._handle, event, self._screen).answered()):
                 self._ask = False
+                if self._brief:
+                    self._left.set()
                 break
             self._screen.show()
         self._screen.show()

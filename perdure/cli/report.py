@@ -84,7 +84,7 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     yield from _work(projection, result, stream)
     if transcript:
         yield from ("", paint("Transcript", "bold", stream))
-        yield from _transcript(projection.entries, stream)
+        yield from transcript_lines(projection.entries, stream)
     if result.text:
         title = "Answer" if standing.status(projection) in ("completed", "budget_exhausted") else "Last words"
         yield from ("", paint(title, "bold", stream), safe(result.text))
@@ -233,7 +233,8 @@ def _undone(result: RunResult, stream: TextIO) -> Iterator[str]:
         yield f"  {one.position:<5} {safe(one.name)} {story.undone_word(one.status, stream)}{said}"
 
 
-def _transcript(messages: Sequence[Entry], stream: TextIO) -> Iterator[str]:
+def transcript_lines(messages: Sequence[Entry], stream: TextIO) -> Iterator[str]:
+    """Yield the lines of a conversation."""
     for message in messages:
         match message:
             case UserMessage():

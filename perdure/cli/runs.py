@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +20,8 @@ from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misus
 
 if TYPE_CHECKING:
     from perdure.agents import Task
-    from perdure.client import Client, RunHandle
+    from perdure.cli.choice import Choice
+    from perdure.client import Client
     from perdure.settings import Settings
 
 Status = Literal[
@@ -39,6 +42,33 @@ NoWait = Annotated[
 ]
 
 
+Var = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=JSON", help="A variable to start with; what is no JSON is a text.")
+]
+User = Annotated[str, typer.Option(help="For whom it works: whose notes it is told, and adds to.")]
+Tenant = Annotated[str, typer.Option(help="On whose behalf; tenants share by weight.")]
+WhenBusy = Annotated[
+    Literal["say", "queue"],
+    typer.Option(help="Where a turn of the session is under way: say it to that one, or queue it for the next."),
+]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that was begun, or found.
+
+    Attributes:
+        file: What declares its agent; None where that is not known.
+        told: What a program is told of it besides.
+        words: What a person is told of it, after its id.
+    """
+
+    run_id: str
+    file: str | None = None
+    told: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    words: str = ""
+
+
 def run(
     agent: Annotated[
         str, typer.Argument(metavar="AGENT", help="FILE.py[:name], module:name, or the name of a served one.")
@@ -50,13 +80,15 @@ def run(
     id: Annotated[str | None, typer.Option("--id", help="The run's id; the same id twice is one run.")] = None,
     input_file: Annotated[Path | None, typer.Option(help="Read INPUT from this file.")] = None,
     image: Annotated[list[str] | None, typer.Option(help="An image that goes with it: a file or an address.")] = None,
-    var: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=JSON", help="A variable to start with; what is no JSON is a text.")
+    var: Var = None,
+    in_session: Annotated[
+        str | None, typer.Option("--session", help="The conversation that it is said in: the run is its next turn.")
     ] = None,
+    when_busy: WhenBusy = "say",
+    user: User = "",
     steps: Annotated[int | None, typer.Option(min=1, help="Limit of model turns. Default: the agent's.")] = None,
     priority: Annotated[int | None, typer.Option(min=1, max=5, help="1: most urgent. Default: 3.")] = None,
-    tenant: Annotated[str, typer.Option(help="On whose behalf; tenants share by weight.")] = "",
-    user: Annotated[str, typer.Option(help="For whom it works: whose notes it is told, and adds to.")] = "",
+    tenant: Tenant = "",
     task_queue: Annotated[str | None, typer.Option(help="Where its workers listen, if that is not plain.")] = None,
     detach: Detach = False,
     no_wait: NoWait = False,
@@ -67,22 +99,23 @@ def run(
     Exit code: 0 completed; 1 ended otherwise, no server, or (--no-wait) no worker; 2 misuse, or a faulty agent file;
     3 waits for a person (--no-wait).
     """
-    from perdure.agents import TENANT_BYTES, Task
-    from perdure.cli.choice import read_input, read_variables
+    from perdure.cli.choice import read_input, read_task
 
+    if in_session is not None and id is not None:
+        raise Misuse("A turn of a session has the id that it has there: --session and --id do not go together.")
     content = read_input(text, input_file, image or [])
-    if len(tenant.encode()) > TENANT_BYTES:
-        raise Misuse(f"A tenant's name has at most {TENANT_BYTES} bytes; this one has {len(tenant.encode())}.")
     settings = session.settings(task_queue=task_queue)
-    given = read_variables(var or [])
-    task = Task(input=content, id=id, priority=priority, tenant=tenant, user=user, variables=given)
-    handle, file = session.finish(_start(settings, agent, task, steps))
+    task = read_task(content, user=user, tenant=tenant, var=var).model_copy(update={"id": id, "priority": priority})
+    if in_session is None:
+        begun = session.finish(_start(settings, agent, task, steps))
+    else:
+        begun = session.finish(_sent(settings, agent, task, steps, in_session, when_busy, wait=not detach))
     if detach:
-        if handle.existing and not as_json:
-            say(f"Run {safe(handle.id)} exists already{_before(handle)}.")
-        emit({"run_id": handle.id, **_there(handle)}) if as_json else data(handle.id)
+        if begun.words and not as_json:
+            say(f"Run {safe(begun.run_id)}{begun.words}.")
+        emit({"run_id": begun.run_id, **begun.told}) if as_json else data(begun.run_id)
         return DONE
-    return _follow(settings, handle, file=file, no_wait=no_wait, as_json=as_json)
+    return _follow(settings, begun, no_wait=no_wait, as_json=as_json)
 
 
 def resume(
@@ -111,11 +144,11 @@ def resume(
         wall_time=timedelta(minutes=add_minutes),
         calls=dict(_calls(text) for text in add_calls or []),
     )
-    handle = session.finish(_resume(settings, run_id, more, reason))
+    session.finish(_resume(settings, run_id, more, reason))
     if detach:
         emit({"run_id": run_id}) if as_json else data(run_id)
         return DONE
-    return _follow(settings, handle, no_wait=no_wait, as_json=as_json)
+    return _follow(settings, Begun(run_id), no_wait=no_wait, as_json=as_json)
 
 
 def _calls(text: str) -> tuple[str, int]:
@@ -168,41 +201,64 @@ def cancel(
         say(safe(f"{absence.removesuffix(' The run waits.')} It keeps the request until then."))
 
 
-async def _start(settings: Settings, reference: str, task: Task, steps: int | None) -> tuple[RunHandle, str]:
-    """Return the run, and the file that declares its agent."""
-    from perdure.agents import Agent
+async def _start(settings: Settings, reference: str, task: Task, steps: int | None) -> Begun:
+    """Start a run, or find the one of that id."""
+    client = await session.connect(settings)
+    chosen, task = await _chosen(client, reference, task, steps)
+    handle = await client.start(chosen.spec, task, task_queue=chosen.task_queue)
+    if not handle.existing:
+        return Begun(handle.id, chosen.file)
+    words = " exists already" if handle.same_task else " exists already, for another task"
+    return Begun(handle.id, chosen.file, {"existing": True, "same_task": handle.same_task}, words)
+
+
+async def _sent(
+    settings: Settings,
+    reference: str,
+    task: Task,
+    steps: int | None,
+    name: str,
+    when_busy: Literal["say", "queue"],
+    *,
+    wait: bool,
+) -> Begun:
+    """Say it in a session: return the run that takes it; with `wait`, once its turn has come where it is queued."""
+    client = await session.connect(settings)
+    chosen, task = await _chosen(client, reference, task, steps)
+    handle = client.session(name, chosen.spec, task_queue=chosen.task_queue, user=task.user, when_busy=when_busy)
+    async with handle:
+        sent = await handle.send(task)
+        how = sent.how
+        if how == "queued" and wait:
+            say(f"Turn {sent.turn} of session {safe(name)} is under way: this is queued behind it.")
+            await sent.run()
+    behind = how == "queued" and not wait
+    words = " is under way: this is queued behind it" if behind else f", turn {sent.turn} of session {safe(name)}"
+    told = {"session": name, "turn": sent.turn, "how": how}
+    return Begun(handle.handle(sent.turn).id, chosen.file, told, words)
+
+
+async def _chosen(client: Client, reference: str, task: Task, steps: int | None) -> tuple[Choice, Task]:
+    """Return the agent, and the task with its limits."""
     from perdure.cli.choice import choose
 
-    client = await session.connect(settings)
     chosen = await choose(reference, client)
     limits = chosen.agent.limits.model_copy(update={"steps": steps}) if steps else None
-    agent = chosen.agent.spec if isinstance(chosen.agent, Agent) else chosen.agent
-    task = task.model_copy(update={"limits": limits})
-    handle = await client.start(agent, task, task_queue=chosen.task_queue)
-    return handle, chosen.file
+    return chosen, task.model_copy(update={"limits": limits})
 
 
-def _there(handle: RunHandle) -> dict[str, Any]:
-    """Return what a program is told of a run that was there before."""
-    return {"existing": True, "same_task": handle.same_task} if handle.existing else {}
-
-
-def _before(handle: RunHandle) -> str:
-    return "" if handle.same_task else ", for another task"
-
-
-async def _resume(settings: Settings, run_id: str, more: Additions, reason: str) -> RunHandle:
+async def _resume(settings: Settings, run_id: str, more: Additions, reason: str) -> None:
     client = await session.connect(settings)
-    return await client.handle(run_id).resume(more, reason=reason)
+    await client.handle(run_id).resume(more, reason=reason)
 
 
-def _follow(settings: Settings, run: RunHandle, *, file: str | None = None, no_wait: bool, as_json: bool) -> int:
+def _follow(settings: Settings, run: Begun, *, no_wait: bool, as_json: bool) -> int:
     """Follow a run to its end and print what it gave; Ctrl-C leaves it alone."""
-    quoted = safe(shlex.quote(run.id))
-    already = f" exists already{_before(run)}: following it" if run.existing else ""
-    say(f"Run {safe(run.id)}{already}{_page(settings, run.id)}")
+    quoted = safe(shlex.quote(run.run_id))
+    following = ": following it" if run.told.get("existing") else ""
+    say(f"Run {safe(run.run_id)}{run.words}{following}{_page(settings, run.run_id)}")
     try:
-        return session.finish(_followed(settings, run, file, no_wait=no_wait, as_json=as_json))
+        return session.finish(_followed(settings, run, no_wait=no_wait, as_json=as_json))
     except KeyboardInterrupt:
         say(f"\nThe run goes on. Watch it with `perdure watch {quoted}`; end it with `perdure cancel {quoted}`.")
         return INTERRUPTED
@@ -213,21 +269,21 @@ def _page(settings: Settings, run_id: str) -> str:
     return f" · {page}" if page else ""
 
 
-async def _followed(settings: Settings, run: RunHandle, file: str | None, *, no_wait: bool, as_json: bool) -> int:
+async def _followed(settings: Settings, run: Begun, *, no_wait: bool, as_json: bool) -> int:
     from perdure.cli.live import Follower
 
     client = await session.connect(settings)
-    result = await Follower(client, run.id, no_wait=no_wait, file=file, ask=not as_json).follow()
+    result = await Follower(client, run.run_id, no_wait=no_wait, file=run.file, ask=not as_json).follow()
     if result is None:
         if as_json:
-            emit({**await _waiting(client, run.id), **_there(run)})
+            emit({**await _waiting(client, run.run_id), **run.told})
         return WAITING
     if as_json:
-        emit({**result.model_dump(), **_there(run)})
+        emit({**result.model_dump(), **run.told})
     elif result.status in ("completed", "budget_exhausted"):
         data(result.text)
     if result.status == "budget_exhausted":
-        say(f"Go on from there: perdure resume {safe(shlex.quote(run.id))} {await _more(client, run.id)}")
+        say(f"Go on from there: perdure resume {safe(shlex.quote(run.run_id))} {await _more(client, run.run_id)}")
     return DONE if result.status == "completed" else FAILED
 
 

@@ -93,6 +93,7 @@ tireless = agent("tireless", limits=Limits(steps=2))
 thrifty = agent("thrifty", limits=Limits(steps=2, on_exhausted="ask"))
 curious = agent("curious")
 sociable = agent("sociable")
+talker = agent("talker")
 stubborn = Agent("stubborn", "openai:none", settings=ModelSettings(base_url="http://127.0.0.1:9/v1", attempts=1000))
 '''
 
@@ -119,6 +120,11 @@ SCRIPTS: dict[str, Any] = {
         {"calls": [{"name": "send", "arguments": {"to": "ann"}}]},
         {"text": "I still wait."},
         {"text": "Done: ${send}"},
+    ],
+    "talker": [
+        {"calls": [{"name": "look", "arguments": {"name": "ada"}}]},
+        {"text": "She is ${look}."},
+        {"text": "As I said."},
     ],
     "hostile": [{"text": HOSTILE}],
     "wirer": [
@@ -214,6 +220,13 @@ class Terminal:
         while text not in self.shown and self._read(deadline):
             pass
         assert text in self.shown, self.shown
+        return self.shown
+
+    def until_asked(self, prompt: str = "> ") -> str:
+        """Wait till `prompt` is the last that is shown, and return everything up to now."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.shown.endswith(prompt) and self._read(deadline):
+            pass
         return self.shown
 
     def to_the_end(self) -> str:
