@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -13,7 +13,8 @@ from perdure.activities.stores import Blobs, run_owner
 from perdure.activities.stores.patience import patiently
 from perdure.errors import ConnectionFailed
 from perdure.messages import ToolResult
-from perdure.results import KEEPING, noted, words
+from perdure.reports import ToolReport, Unshaped
+from perdure.results import KEEPING, RESULT_LIMIT, Output, noted, preview, words
 
 T = TypeVar("T")
 
@@ -34,21 +35,37 @@ class Spilling:
         self._blobs = blobs
         self._patience = patience.total_seconds()
 
-    async def keep(self, result: ToolResult, whole: bytes | None) -> ToolResult:
-        """Return `result` with the reference of its `whole`, or, where the store stays away, a note that there is none.
+    async def keep(self, output: Output) -> ToolReport:
+        """Return the report of `output`, what is larger than it put away before.
 
-        Never fails: what was done is reported in any case.
+        Where the store stays away, a note says so. Never fails: what was done is reported in any case.
         """
-        if whole is None:
-            return result
-        info, data = activity.info(), whole
+        small = output.returned is not None and len(output.returned) <= RESULT_LIMIT
+        large = None if small else output.returned
+        refs: list[str] = []
+        report, blobs = output.report, [data for data in (output.whole, large) if data is not None]
+        if blobs:
+            try:
+                refs = await self._put(blobs)
+            except Exception as error:  # noqa: BLE001 - whatever ails the store: the tool has done its work
+                activity.logger.warning("a result of %s bytes was not kept: %s", len(blobs[0]), error)
+                report = _with_result(report, noted(report.result, NOT_KEPT))
+        if output.whole is not None and refs:
+            report = _with_result(report, report.result.model_copy(update={"ref": refs[0]}))
+        if output.returned is not None:
+            content, _ = preview(output.returned.decode(), RESULT_LIMIT)
+            returned = Unshaped(content=content, ref=refs[-1] if large is not None and refs else None)
+            report = report.model_copy(update={"returned": returned})
+        return report
+
+    async def _put(self, blobs: Sequence[bytes]) -> list[str]:
+        info = activity.info()
         owner = run_owner(info.workflow_namespace or "", info.workflow_id or "")
-        try:
-            ref = await self._patiently(lambda: self._blobs.put(data, owner))
-        except Exception as error:  # noqa: BLE001 - whatever ails the store: the tool has done its work
-            activity.logger.warning("a result of %s bytes was not kept: %s", len(data), error)
-            return noted(result, NOT_KEPT)
-        return result.model_copy(update={"ref": ref})
+
+        async def put_all() -> list[str]:
+            return [await self._blobs.put(data, owner) for data in blobs]
+
+        return await self._patiently(put_all)
 
     async def read(self, ref: str) -> bytes:
         """Return what was kept.
@@ -71,6 +88,10 @@ class Spilling:
         work.cancel()
         await asyncio.wait({work}, timeout=_LAST_SECONDS)
         raise ConnectionFailed("The store does not answer.")
+
+
+def _with_result(report: ToolReport, result: ToolResult) -> ToolReport:
+    return report.model_copy(update={"result": result})
 
 
 async def _asked(act: Callable[[], Awaitable[T]]) -> T:

@@ -23,6 +23,7 @@ from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import given_up, heartbeats
 from perdure.activities.memory import Recollection
 from perdure.activities.outages import LATER, Outages, failure
+from perdure.activities.outputs import Outputs, output_of
 from perdure.activities.reading import read_result
 from perdure.activities.spilling import Spilling
 from perdure.activities.toolbox import Toolbox
@@ -31,7 +32,7 @@ from perdure.errors import ConnectionFailed, ToolError, VariableError
 from perdure.messages import JSON, ResultStatus, ToolMessage, ToolResult, parse_json
 from perdure.policies import READ_RESULT
 from perdure.reports import ProbeReport, ToolReport, UndoReport
-from perdure.results import Output, as_text, noted, output_of_value, short, words
+from perdure.results import Output, as_text, noted, short, words
 from perdure.settings import Settings
 from perdure.tools import Done, NotDone, Tool, Unknown
 from perdure.wire import PROBE, UNDO, UNDO_SUFFIX, ProbeInput, ToolInput, UndoInput
@@ -66,6 +67,7 @@ class ToolActivities:
         self._toolbox = toolbox
         self._conversations = conversations
         self._spilling = spilling
+        self._outputs = Outputs(toolbox, spilling)
         self._grace = settings.cancel_grace.total_seconds()
         self._outages = Outages(lambda: breaker_of(settings))
         self._recollection = recollection
@@ -122,8 +124,9 @@ class ToolActivities:
             text = f"{name}: {why} {other.name}: {reason}"
             return _result(call, name, "error", text, error_type="unavailable", suggestion=LATER)
         report = report_of(answered, call, name, context.deadline, other.not_done)
-        told = {"name": name, "note": short(f"Answered by {other.name}, as {name} is not available: {why}")}
-        return report.model_copy(update={"result": report.result.model_copy(update=told)})
+        note = short(f"Answered by {other.name}, as {name} is not available: {why}")
+        result = noted(report.result, note).model_copy(update={"name": name})
+        return report.model_copy(update={"result": result})
 
     async def _attempt(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
         if call.effect == "unsafe" and call.execution not in ("", activity.info().workflow_run_id):
@@ -134,17 +137,17 @@ class ToolActivities:
             return NeverBegan(why, "invalid_variables")
         if call.effect == "unsafe" and await given_up():
             return NeverBegan("The worker learnt of the call too late.", "given_up")
+        shaping = call.shaping if name == activity.info().activity_type else tool.spec.shaping
         ended = await run_body(
             _bound(tool, tool.function, call, context, tool.context_parameter),
-            lambda value: _kept(output_of_value(value, call.call_id, name, call.result_limit, call.order), context),
+            lambda value: _kept(output_of(value, tool, call, shaping), context),
             context,
             self._toolbox,
             self._grace,
         )
         match ended:
             case Returned(output):
-                result = await self._spilling.keep(output.report.result, output.whole)
-                return Returned(output.report.model_copy(update={"result": result}))
+                return Returned(await self._outputs.report(output, tool, call, shaping))
             case Raised(Unfit() as error):
                 return NeverBegan(f"The arguments do not fit {name}: {error}.", "invalid_arguments")
             case _:
@@ -164,14 +167,14 @@ class ToolActivities:
         body = functools.partial(tool.probe, context, **keywords)
         async with heartbeats():
             ended = await run_body(
-                body, lambda value: _found(value, request, asked_at, context), context, self._toolbox, self._grace
+                body, lambda value: _found(value, tool, request, asked_at, context), context, self._toolbox, self._grace
             )
             match ended:
                 case Returned((report, output)):
                     if output is None:
                         return report
-                    result = await self._spilling.keep(output.report.result, output.whole)
-                    return report.model_copy(update={"result": result})
+                    made = await self._outputs.report(output, tool, request.call, request.call.shaping)
+                    return report.model_copy(update={"result": made.result, "returned": made.returned})
                 case Raised(raised):
                     return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(raised))
                 case _:
@@ -301,17 +304,14 @@ FOUND = "A look-up found that it was done."
 
 
 def _found(
-    value: Any, request: ProbeInput, asked_at: datetime, context: CallContext
+    value: Any, tool: Tool, request: ProbeInput, asked_at: datetime, context: CallContext
 ) -> tuple[ProbeReport, Output | None]:
     match value:
         case Done(result):
-            call = request.call
-            output = output_of_value(result, call.call_id, request.tool, call.result_limit, call.order)
-            noted_output = replace(
-                output, report=output.report.model_copy(update={"result": noted(output.report.result, FOUND)})
-            )
-            kept = _kept(noted_output, context)
-            return ProbeReport(outcome="done", asked_at=asked_at, wrote=kept.report.wrote), kept
+            output = _kept(output_of(result, tool, request.call, request.call.shaping), context)
+            told = output.report.model_copy(update={"result": noted(output.report.result, FOUND)})
+            found = ProbeReport(outcome="done", asked_at=asked_at, wrote=told.wrote)
+            return found, replace(output, report=told)
         case NotDone():
             return ProbeReport(outcome="not_done", asked_at=asked_at), None
         case Unknown():

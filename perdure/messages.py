@@ -170,6 +170,7 @@ class ToolResult(Data):
         content: What the tool returned, as text for the model (JSON unless the tool returned a string).
         size: Bytes of the whole content where `content` is a preview of it; None where it is whole.
         ref: Where `content` is a preview: the blob of the store that holds the whole; None where it could not be kept.
+        trimmed: What is left out of `content`, in words, where that is no beginning of the whole.
         error_type: For `error`: a short word for programs.
         message: For every status but `ok`: what happened.
         suggestion: What the model could do next.
@@ -184,6 +185,7 @@ class ToolResult(Data):
     content: str = ""
     size: int | None = None
     ref: str | None = None
+    trimmed: str | None = None
     error_type: str | None = None
     message: str | None = None
     suggestion: str | None = None

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from perdure import budgets, loops, undoing, variables
 from perdure.messages import JSON, CallRecord, ResultStatus, RunResult, ToolMessage, ToolResult, UserMessage
-from perdure.reports import ProbeReport, ToolReport
+from perdure.reports import ProbeReport, ToolReport, Unshaped
 from perdure.results import render_result, short
 from perdure.state import CallState, CallStatus, Doubt, Outcome, RunState
 
@@ -40,9 +40,12 @@ def close_call(call: CallState, result: ToolResult) -> None:
     call.result = result
 
 
-def close(state: RunState, call: CallState, result: ToolResult) -> None:
-    """Give `call` its result; when it was the turn's last, all results enter the transcript in call order."""
-    undoing.note(state, call, result)
+def close(state: RunState, call: CallState, result: ToolResult, returned: Unshaped | None = None) -> None:
+    """Give `call` its result; when it was the turn's last, all results enter the transcript in call order.
+
+    `returned` is what its tool returned, where the result is shaped for the model.
+    """
+    undoing.note(state, call, result, returned)
     close_call(call, result)
     if call.deferred and result.status != "ok":
         _skip_rest(state, call, result.status)
@@ -165,7 +168,7 @@ def fold_report(state: RunState, call: CallState, report: ToolReport) -> None:
         result = result.model_copy(update={"note": f"{note} Executed with: {_short(call.arguments)}"})
     if result.status != "in_doubt":
         call.wrote = report.wrote
-        close(state, call, result)
+        close(state, call, result, report.returned)
         return
     believed = None if report.abandoned else report.deadline
     doubt(state, call, Doubt(message=result.message or "Its outcome is not known.", believed_from=believed))
@@ -210,7 +213,7 @@ def fold_probe(state: RunState, call: CallState, report: ProbeReport) -> None:
     if report.outcome == "done":
         result = report.result or result_of(call, "ok", "A look-up found that it was done.")
         call.wrote = report.wrote
-        close(state, call, result.model_copy(update={"execution_order": call.order}))
+        close(state, call, result.model_copy(update={"execution_order": call.order}), report.returned)
     elif report.outcome == "not_done" and believed_from is not None and report.asked_at >= believed_from:
         close(state, call, not_done(call))
     elif believed_from is not None and report.asked_at < believed_from and call.probes < MOST_PROBES:

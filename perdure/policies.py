@@ -162,6 +162,20 @@ class Remote(Data):
     key_argument: str | None = None
 
 
+class Shaping(Data):
+    """What of a result the model is shown.
+
+    Attributes:
+        fields: Dotted paths that are kept of an object, or of each object of a list; none: all.
+        limit: Items that are shown of each list; what is left out is put away.
+        max_chars: Characters that are shown of the text; what is left out is put away.
+    """
+
+    fields: list[Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)*$")]] = Field(default_factory=list[str])
+    limit: int | None = Field(default=None, ge=1)
+    max_chars: int | None = Field(default=None, ge=1)
+
+
 class ToolSpec(Data):
     """A tool as data, kept in every run's input.
 
@@ -177,6 +191,7 @@ class ToolSpec(Data):
         defer: It is executed after the final answer, once a person has approved all such actions together.
         compensate: Whether it has a compensation, which undoes what it did.
         undo_attempts: How often undoing is tried, with the same key, before it is given up.
+        shaping: What of a result the model is shown. Default: the whole, up to `result_limit`.
     """
 
     name: str
@@ -198,6 +213,7 @@ class ToolSpec(Data):
     defer: bool = False
     compensate: bool = False
     undo_attempts: int = Field(default=10, ge=1)
+    shaping: Shaping = Shaping()
 
     @property
     def tries(self) -> int:

@@ -70,26 +70,41 @@ class CompactReport(Data):
     message: str = ""
 
 
+class Unshaped(Data):
+    """What a tool returned before it was shaped, as text: its compensation is given that.
+
+    Attributes:
+        content: Only the beginning where there is a `ref`.
+        ref: The blob that holds the whole.
+    """
+
+    content: str = ""
+    ref: str | None = None
+
+
 class ToolReport(Data):
     """How one attempt of a tool ended.
 
     Attributes:
+        returned: Where `result` is shaped and can be undone.
         deadline: When the attempt was to be abandoned at the latest; set where the result is in doubt.
         abandoned: True if the tool is still running in spite of that: then no probe can say `NotDone`.
         wrote: The variables that it has changed; none where it failed, or is in doubt.
     """
 
     result: ToolResult
+    returned: Unshaped | None = None
     deadline: datetime | None = None
     abandoned: bool = False
     wrote: dict[str, JSON] = Field(default_factory=dict)
 
 
 class ProbeReport(Data):
-    """What a probe found, and when it was asked (before it looked)."""
+    """What a probe found, and when it was asked (before it looked). `returned` as in `ToolReport`."""
 
     outcome: Literal["done", "not_done", "unknown"]
     result: ToolResult | None = None
+    returned: Unshaped | None = None
     asked_at: datetime
     message: str = ""
     wrote: dict[str, JSON] = Field(default_factory=dict)

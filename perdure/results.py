@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from perdure.messages import ToolResult
-from perdure.policies import READ_RESULT
+from perdure.messages import JSON, ToolResult, parse_json
+from perdure.policies import READ_RESULT, Shaping
 from perdure.reports import ToolReport
+from perdure.shaping import trim
 
 RESULT_LIMIT = 65_536
 """Bytes of a result that reach the model, where its tool does not say otherwise."""
@@ -89,25 +90,90 @@ def preview(text: str, limit: int) -> tuple[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a tool returned: how it is reported, and the whole of it where that has only the beginning."""
+    """What a tool returned: how it is reported, and what of it is to be put away.
+
+    Attributes:
+        whole: All that the model may read, where `report` has only a part of it.
+        returned: What the tool returned before it was shaped, where its compensation needs that.
+        value: The same as it came, where it is yet to be shaped by a function.
+    """
 
     report: ToolReport
     whole: bytes | None = None
+    returned: bytes | None = None
+    value: Any = None
 
 
-def output_of_value(value: Any, call_id: str, name: str, limit: int, order: int | None) -> Output:
-    """Return what becomes of the `value` that a tool returned; more than `limit` bytes are left to be put away."""
+NO_SHAPING = Shaping()
+
+
+def output_of_value(
+    value: Any,
+    call_id: str,
+    name: str,
+    limit: int,
+    order: int | None,
+    shaping: Shaping = NO_SHAPING,
+    *,
+    undoable: bool = False,
+) -> Output:
+    """Return what becomes of the `value` that a tool returned; what the model is not shown is left to be put away.
+
+    Args:
+        limit: Bytes that it is shown at most.
+        undoable: A compensation may need what was returned.
+    """
     text, note = as_text(value)
-    content, size = preview(text, limit)
+    shown, whole, trimmed = _shaped(text, shaping)
+    if shaping.fields and shown is None:
+        note = f"{note} {_NO_FIELDS}" if note else _NO_FIELDS
+    shown = text if shown is None else shown
+    content, _ = preview(shown[: shaping.max_chars], limit)
+    cut = trimmed is not None or len(content) < len(shown)
     result = ToolResult(
-        call_id=call_id, name=name, status="ok", content=content, size=size, note=note, execution_order=order
+        call_id=call_id,
+        name=name,
+        status="ok",
+        content=content,
+        size=len(whole.encode()) if cut else None,
+        trimmed=trimmed,
+        note=note,
+        execution_order=order,
     )
-    return Output(ToolReport(result=result), None if size is None else text.encode())
+    returned = text.encode() if undoable and whole != text else None
+    return Output(ToolReport(result=result), whole.encode() if cut else None, returned)
 
 
-def report_of_value(value: Any, call_id: str, name: str, limit: int, order: int | None) -> ToolReport:
-    """Return the report of a `value` of which the rest beyond `limit` bytes is kept nowhere."""
-    return output_of_value(value, call_id, name, limit, order).report
+_NO_FIELDS = "Its fields could not be picked, as it is not a JSON object or list: it is shown as it is."
+
+
+def _shaped(text: str, shaping: Shaping) -> tuple[str | None, str, str | None]:
+    """Return what is shown of a result's text, all that may be read of it, and what the former lacks.
+
+    What is shown is None where the text is nothing of which a part could be taken.
+    """
+    if not shaping.fields and shaping.limit is None:
+        return text, text, None
+    try:
+        value = parse_json(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict | list):
+        return None, text, None
+    shown, whole, trimmed = trim(value, shaping)
+    all_of_it = text if whole == value else _dumped(whole)
+    return all_of_it if trimmed is None else _dumped(shown), all_of_it, trimmed
+
+
+def _dumped(value: JSON) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def report_of_value(
+    value: Any, call_id: str, name: str, limit: int, order: int | None, shaping: Shaping = NO_SHAPING
+) -> ToolReport:
+    """Return the report of a `value` of which the model is shown a part, and the rest is kept nowhere."""
+    return output_of_value(value, call_id, name, limit, order, shaping).report
 
 
 def noted(result: ToolResult, note: str) -> ToolResult:
@@ -118,16 +184,14 @@ def noted(result: ToolResult, note: str) -> ToolResult:
 def render_result(result: ToolResult) -> str:
     """Return `result` as text for the model.
 
-    An `ok` result is its content; where that is a preview, a line says how much of it is shown. Everything
+    An `ok` result is its content; where that is only a part, a line says how to read the rest. Everything
     else is a compact JSON object of `status`, `error_type`, `message`, `suggestion` and `note`, in that
     order, empty ones left out.
     """
     if result.status == "ok":
         lines = [result.content]
         if result.size is not None:
-            shown = len(result.content.encode("utf-8", "surrogatepass"))
-            more = f'; {READ_RESULT.name}("{result.ref}", offset={shown}) gives more' if result.ref else ""
-            lines.append(f"[Cut: {shown} of {result.size} bytes are shown{more}.]")
+            lines.append(_rest(result, result.size))
         if result.note:
             lines.append(f"[Note: {result.note}]")
         return "\n".join(lines)
@@ -139,3 +203,12 @@ def render_result(result: ToolResult) -> str:
         "note": result.note,
     }
     return json.dumps({key: value for key, value in fields.items() if value}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _rest(result: ToolResult, size: int) -> str:
+    shown = len(result.content.encode("utf-8", "surrogatepass"))
+    if result.trimmed is not None:
+        more = f'; {READ_RESULT.name}("{result.ref}") gives all' if result.ref else ""
+        return f"[Trimmed: {result.trimmed}; {shown} of {size} bytes are shown{more}.]"
+    more = f'; {READ_RESULT.name}("{result.ref}", offset={shown}) gives more' if result.ref else ""
+    return f"[Cut: {shown} of {size} bytes are shown{more}.]"

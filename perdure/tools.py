@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar, cast, overload, runtime_chec
 
 from perdure.errors import ToolDefinitionError
 from perdure.messages import JSON
-from perdure.policies import Effect, Remote, ToolSpec
+from perdure.policies import Effect, Remote, Shaping, ToolSpec
 from perdure.schemas import Arguments, arguments_model, docstring_summary, inline_refs, parameters_schema, sentence
 
 Resource = TypeVar("Resource")
@@ -48,6 +48,10 @@ Compensation = Callable[..., Any]
 `ctx.idempotency_key` is the same on every attempt to undo this call; `ctx.undoes` is the key that the tool was given.
 It has to be safe to repeat. What it returns is recorded as text; `ToolError` means that it can't be undone.
 """
+
+
+Shape = Callable[[Any], Any]
+"""Called with what the tool returned; what it returns is shown to the model. Sync or async, within 5 s."""
 
 
 @runtime_checkable
@@ -109,6 +113,7 @@ class Tool:
         probe: Looks up whether an effect happened.
         compensate: Undoes an effect that was done.
         fallback: What is asked instead where this one is not available.
+        shape: Makes of what it returned what the model is shown.
         not_done: Exception types that mean that nothing was done.
         ask: Approval predicate, called with the arguments; True asks a person.
     """
@@ -122,6 +127,7 @@ class Tool:
     ask: Callable[..., bool | Awaitable[bool]] | None = field(default=None, repr=False)
     compensate: Compensation | None = None
     fallback: Tool | None = field(default=None, repr=False)
+    shape: Shape | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -209,6 +215,10 @@ def tool(
     compensate: Compensation | None = None,
     undo_attempts: int = 10,
     result_limit: int = 65_536,
+    fields: Sequence[str] = (),
+    limit: int | None = None,
+    max_chars: int | None = None,
+    shape: Shape | None = None,
     polling: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool | Callable[[Callable[..., Any]], Tool]:
@@ -238,7 +248,14 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
         compensate: `compensate(ctx, result, **arguments)` undoes what was done, where the agent says when
             (`Agent(compensate_on=…)`).
         undo_attempts: Tries of it, 1 s apart and doubling up to 30 s, each within `timeout`. Default 10.
-        result_limit: Bytes of the result that reach the model. Default 64 KiB.
+        result_limit: Bytes of the result that reach the model at once, at most 200,000; it reads on with `read_result`.
+            Default 64 KiB.
+        fields: Of an object, or of each object of a list, the model is shown these alone. A path goes on in what is
+            below, also where that is a list: `["flights.id", "flights.price"]`. Default: all.
+        limit: Items that it is shown of each list. It is told how many more there are, and may read them. Default: all.
+        max_chars: Characters that it is shown of the text. It may read on. Default: as many as `result_limit` allows.
+        shape: A function of what the tool returned, which returns what the model is shown in its place, within 5 s.
+            Where it fails, a note says so, and the result is shown as it is. Default: none.
         polling: It is called over and over for good reason, as a look whether something has ended: it is never
             told or refused for repeating itself. Default False.
 
@@ -281,6 +298,7 @@ def _build(
     fallback: Any = options.pop("fallback", None)
     if fallback is not None and not isinstance(fallback, Tool):
         raise ToolDefinitionError(f"Tool {name!r}: fallback has to be another tool, not {fallback!r}.")
+    shape: Any = options.pop("shape", None)
     not_done = _exception_types(name, options.pop("not_done", ()))
     timeout = options.pop("timeout", 10)
     ask: Any = approval if callable(approval) else None
@@ -294,6 +312,7 @@ def _build(
             probe=probe is not None,
             compensate=compensate is not None,
             fallback=fallback.name if fallback else None,
+            shaping=_shaping(options),
             **options,
         )
     except (ValueError, TypeError, OverflowError) as error:
@@ -305,7 +324,32 @@ def _build(
         _check_compensation(compensate, spec)
     if fallback is not None:
         _check_fallback(spec, fallback.spec)
-    return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask, compensate, fallback)
+    if shape is not None:
+        _check_shape(shape, spec)
+    return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask, compensate, fallback, shape)
+
+
+def _shaping(options: dict[str, Any]) -> Shaping:
+    """Take what `Shaping` is made of out of `options`. Raises `ValueError`."""
+    given = {name: options.pop(name) for name in Shaping.model_fields if name in options}
+    fields: Any = given.get("fields")
+    if isinstance(fields, str):
+        raise ValueError(f"fields has to be a list of names, such as [{fields!r}]")  # noqa: TRY004 - sentence() takes it
+    return Shaping.model_validate({**given, **({"fields": list(fields)} if fields is not None else {})})
+
+
+def _check_shape(shape: Any, spec: ToolSpec) -> None:
+    if not callable(shape) or isinstance(shape, Tool):
+        raise ToolDefinitionError(f"Tool {spec.name!r}: shape has to be a function, not {shape!r}.")
+    if spec.remote:
+        raise ToolDefinitionError(f"Tool {spec.name!r}: it is on another worker, where shape can't be; use fields.")
+    try:
+        inspect.signature(shape).bind(None)
+    except TypeError as error:
+        text = f"Tool {spec.name!r}: shape is called with what the tool returned, which does not fit: {error}."
+        raise ToolDefinitionError(text) from error
+    except ValueError:
+        return  # a built-in that does not tell
 
 
 def _check_fallback(spec: ToolSpec, other: ToolSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.messages import Saying, ToolResult, Undone, UserMessage
-from perdure.reports import UndoReport
+from perdure.reports import UndoReport, Unshaped
 from perdure.state import UNSETTLED, CallState, CallStatus, DoneEffect, RunState
 
 ENDING = "ending"
@@ -21,7 +21,7 @@ def undoable(state: RunState, name: str) -> bool:
     return bool(tool and tool.compensate)
 
 
-def note(state: RunState, call: CallState, result: ToolResult) -> None:
+def note(state: RunState, call: CallState, result: ToolResult, returned: Unshaped | None) -> None:
     """Keep what undoing needs of an effect that was done; of one in doubt, that nobody knows."""
     if result.status not in ("ok", "in_doubt") or call.order is None or not undoable(state, call.call.name):
         return
@@ -31,8 +31,8 @@ def note(state: RunState, call: CallState, result: ToolResult) -> None:
             name=call.call.name,
             key=call.key,
             arguments=call.arguments,
-            content=result.content,
-            ref=result.ref,
+            content=returned.content if returned else result.content,
+            ref=returned.ref if returned else result.ref,
             order=call.order,
             status="done" if result.status == "ok" else "not_known",
             message=None if result.status == "ok" else result.message,

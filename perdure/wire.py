@@ -12,7 +12,7 @@ from pydantic import Field
 from perdure.budgets import Allowance
 from perdure.memory import Circle, Learnt
 from perdure.messages import JSON, Content, Data, Entry, Saying, Segment, content_hash
-from perdure.policies import AgentSpec, Effect, Limits
+from perdure.policies import AgentSpec, Effect, Limits, Shaping
 from perdure.state import RunState, SessionTurn, begin
 
 WORKFLOW = "AgentWorkflow"
@@ -213,6 +213,7 @@ class ToolInput(Data):
     timeout: timedelta = timedelta(seconds=10)
     tries: int = 1
     result_limit: int = 65_536
+    shaping: Shaping = Shaping()
     order: int | None = None
     again: bool = False
     execution: str = ""

@@ -164,7 +164,7 @@ async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
         summary=_summary(call),
     )
     value = await _outcome(handle)
-    return report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order)
+    return report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order, spec.shaping)
 
 
 def tool_input(call: CallState, spec: ToolSpec, agent: str, variables: dict[str, JSON]) -> ToolInput:
@@ -179,6 +179,7 @@ def tool_input(call: CallState, spec: ToolSpec, agent: str, variables: dict[str,
         timeout=spec.timeout,
         tries=spec.tries,
         result_limit=spec.result_limit,
+        shaping=spec.shaping,
         order=call.order,
         again=call.again,
         execution=workflow.info().run_id,

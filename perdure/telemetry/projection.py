@@ -337,7 +337,7 @@ class Projection(Lending):
         if tool is None or tool.remote is None:
             return await self._decode(payloads, ToolReport)
         value = (await self._converter.decode(list(payloads)))[0] if payloads else None
-        return report_of_value(value, call.call.id, call.call.name, tool.result_limit, call.order)
+        return report_of_value(value, call.call.id, call.call.name, tool.result_limit, call.order, tool.shaping)
 
     async def _on_activity_failed(self, attributes: Any, _: HistoryEvent) -> None:
         error = await self._error(attributes.failure)

@@ -11,8 +11,9 @@ from perdure.messages import blob_ref
 from perdure.policies import Limits
 from perdure.tools import tool
 from tests.chaos.cable import Cable
-from tests.conformance.conftest import postgres_server, postgres_url  # noqa: F401 - fixtures
+from tests.conformance import conftest as databases
 
+postgres_server, postgres_url = databases.postgres_server, databases.postgres_url
 ROOM = Limits(input_tokens=None)
 BOOK = "".join(f"line {number}\n" for number in range(20_000))
 
@@ -75,10 +76,7 @@ async def test_a_folder_that_can_not_be_written_delays_the_report_and_repeats_no
 
 
 async def test_a_database_that_can_not_be_reached_delays_the_report_and_repeats_nothing(
-    stage,
-    stage_settings,
-    noticed,
-    postgres_url,  # noqa: F811 - the fixture
+    stage, stage_settings, postgres_url, noticed
 ):
     server = postgres_url.rpartition("@")[2].partition("/")[0]
     async with Cable.to(server) as cable:

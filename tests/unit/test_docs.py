@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -74,3 +75,16 @@ def test_the_agents_of_the_guide_to_effects_can_be_declared_as_shown() -> None:
     for block in blocks(ROOT / "docs/guides/effects.md", "python"):
         exec(block, declared)
     assert {"agent", "book", "send", "weather"} <= set(declared)
+
+
+def test_the_tools_of_the_guide_to_results_show_what_it_says() -> None:
+    from perdure.results import output_of_value
+
+    declared: dict[str, Any] = {"__name__": "guide"}
+    for block in blocks(ROOT / "docs/guides/results.md", "python"):
+        exec(block, declared)
+    search, fetch = declared["search"], declared["fetch"]
+    result = output_of_value(search("PEK", "SHA"), "c", "t", 1_000, 1, search.spec.shaping).report.result
+    assert '"price": {"cny": 700}' in result.content
+    assert (result.trimmed, "usd" in result.content) == ("flights: 5 of 40 items", False)
+    assert fetch.shape(fetch("/")) == "Trains run every hour. "

@@ -11,6 +11,8 @@ from perdure.activities.spilling import NOT_KEPT, Spilling
 from perdure.activities.stores import run_owner
 from perdure.errors import ConnectionFailed
 from perdure.messages import ToolResult
+from perdure.reports import ToolReport, Unshaped
+from perdure.results import RESULT_LIMIT, Output
 
 CUT = ToolResult(call_id="c", name="read", status="ok", content="be", size=9)
 SOON = timedelta(seconds=0.3)
@@ -57,8 +59,12 @@ class Silent(Flaky):
 
 
 async def keep(store: Flaky, patience: timedelta = LATE, whole: bytes | None = b"beginning") -> ToolResult:
-    kept: ToolResult = await ActivityEnvironment().run(Spilling(store, patience).keep, CUT, whole)
-    return kept
+    report: ToolReport = await ActivityEnvironment().run(Spilling(store, patience).keep, cut(whole))
+    return report.result
+
+
+def cut(whole: bytes | None = b"beginning", result: ToolResult = CUT) -> Output:
+    return Output(ToolReport(result=result), whole)
 
 
 async def test_the_whole_is_kept_for_the_run_and_the_result_says_where():
@@ -86,25 +92,25 @@ async def test_a_store_that_stays_away_costs_the_rest_and_never_the_report(store
 
 async def test_a_note_that_is_there_stays():
     noted = CUT.model_copy(update={"note": "It is not JSON."})
-    kept = await ActivityEnvironment().run(Spilling(Flaky(9), timedelta()).keep, noted, b"beginning")
-    assert kept.note == f"It is not JSON. {NOT_KEPT}"
+    kept = await ActivityEnvironment().run(Spilling(Flaky(9), timedelta()).keep, cut(result=noted))
+    assert kept.result.note == f"It is not JSON. {NOT_KEPT}"
 
 
 @pytest.mark.parametrize("store", [Flaky(float("inf")), Silent()])
 async def test_a_cancellation_ends_the_waiting_and_the_call_is_reported(store):
     environment = ActivityEnvironment()
-    keeping = asyncio.create_task(environment.run(Spilling(store, LATE).keep, CUT, b"beginning"))
+    keeping = asyncio.create_task(environment.run(Spilling(store, LATE).keep, cut()))
     await store.asked.wait()
     environment.cancel()
-    assert (await keeping).note == NOT_KEPT
+    assert (await keeping).result.note == NOT_KEPT
 
 
 async def test_a_cancelled_call_still_keeps_its_result_where_the_store_is_there():
     environment, store = ActivityEnvironment(), Flaky(1)
-    keeping = asyncio.create_task(environment.run(Spilling(store, LATE).keep, CUT, b"beginning"))
+    keeping = asyncio.create_task(environment.run(Spilling(store, LATE).keep, cut()))
     await store.asked.wait()
     environment.cancel()
-    assert (await keeping).ref == "ref"
+    assert (await keeping).result.ref == "ref"
 
 
 async def test_what_was_kept_is_read_once_the_store_is_back_and_what_is_gone_is_said_at_once():
@@ -117,3 +123,12 @@ async def test_what_was_kept_is_read_once_the_store_is_back_and_what_is_gone_is_
     store.left = float("inf")
     with pytest.raises(ConnectionFailed, match="does not answer"):
         await ActivityEnvironment().run(Spilling(store, SOON).read, "ref")
+
+
+@pytest.mark.parametrize("size", [0, RESULT_LIMIT, RESULT_LIMIT + 1])
+async def test_what_a_compensation_needs_goes_along_and_a_large_one_is_kept(size):
+    store, output = Flaky(1 if size > RESULT_LIMIT else 0), Output(ToolReport(result=CUT), None, b"x" * size)
+    report = await ActivityEnvironment().run(Spilling(store, LATE).keep, output)
+    kept = "ref" if size > RESULT_LIMIT else None
+    assert report.returned == Unshaped(content="x" * min(size, RESULT_LIMIT), ref=kept)
+    assert (report.result, store.asked.is_set()) == (CUT, bool(kept))

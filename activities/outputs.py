@@ -1,0 +1,82 @@
+"""From what a tool returned to what is reported of it: shaped for the model, and the rest put away."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import replace
+from typing import Any
+
+from perdure.activities.spilling import Spilling
+from perdure.activities.toolbox import Toolbox
+from perdure.messages import ToolResult
+from perdure.policies import Shaping
+from perdure.reports import ToolReport
+from perdure.results import Output, as_text, noted, output_of_value, words
+from perdure.tools import Tool
+from perdure.wire import ToolInput
+
+_SHAPING_SECONDS = 5.0
+"""How long a tool's shape function may take."""
+
+
+class Outputs:
+    """Makes the reports of one worker's tools.
+
+    Args:
+        toolbox: Where shape functions run.
+        spilling: Where large results go.
+    """
+
+    def __init__(self, toolbox: Toolbox, spilling: Spilling) -> None:
+        self._toolbox = toolbox
+        self._spilling = spilling
+
+    async def report(self, output: Output, tool: Tool, call: ToolInput, shaping: Shaping) -> ToolReport:
+        """Return the report of what `tool` returned. Never fails: what was done is reported in any case."""
+        if tool.shape is not None:
+            output = await self._shaped(output, tool, call, shaping)
+        return await self._spilling.keep(output)
+
+    async def _shaped(self, output: Output, tool: Tool, call: ToolInput, shaping: Shaping) -> Output:
+        """Return `output` shaped by the tool's function; with a note, and as it was, where that fails."""
+        try:
+            shaped: Output = await self._toolbox.run(_shaping(output.value, tool, call, shaping), {}, _SHAPING_SECONDS)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is: the tool has done its work
+            note = f"It could not be shaped, and is shown as it is: {words(error)}."
+            return replace(output, report=_with(output.report, noted(output.report.result, note)))
+        result, before = shaped.report.result, output.report.result.note
+        return replace(shaped, report=_with(output.report, noted(result, before) if before else result))
+
+
+def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping) -> Any:
+    """Return what shapes `value` and makes text of it, where tools run: both are application code."""
+    shape = tool.shape
+    assert shape is not None  # noqa: S101 - the caller looked
+
+    def made(shaped: Any) -> Output:
+        output = _output(shaped, tool, call, shaping)
+        return replace(output, returned=as_text(value)[0].encode() if tool.compensate else None)
+
+    if not inspect.iscoroutinefunction(shape):
+        return lambda: made(shape(value))
+
+    async def begin() -> Output:
+        return made(await shape(value))
+
+    return begin
+
+
+def output_of(value: Any, tool: Tool, call: ToolInput, shaping: Shaping) -> Output:
+    """Return what becomes of the `value` that a tool returned; runs where the tool does."""
+    output = _output(value, tool, call, shaping)
+    return replace(output, value=value) if tool.shape else output
+
+
+def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping) -> Output:
+    undoable = tool.compensate is not None
+    return output_of_value(value, call.call_id, tool.name, call.result_limit, call.order, shaping, undoable=undoable)
+
+
+def _with(report: ToolReport, result: ToolResult) -> ToolReport:
+    return report.model_copy(update={"result": result})
