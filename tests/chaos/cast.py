@@ -11,9 +11,12 @@ import socket
 from contextlib import closing
 from uuid import uuid4
 
+from temporalio import activity
+
 from perdure import Agent, Done, NotDone, ToolContext, ask_user, tool
 from perdure.activities.providers import register
 from perdure.messages import AssistantMessage
+from perdure.models import ModelReply
 from perdure.testing import ScriptedModel
 
 
@@ -109,7 +112,14 @@ async def dismiss(ctx: ToolContext, result: str, **_: object) -> str:
     return f"dismissed {result}"
 
 
+async def study(ctx: ToolContext, run: str) -> str:
+    """Study a book: two of them are more than the model can take."""
+    await tell("at", run=ctx.run_id, point="study before")
+    return "word " * 39_000
+
+
 TOOLS = [
+    tool(effect="read", timeout=60, result_limit=200_000)(study),
     performing("hire", effect="unsafe", compensate=dismiss),
     performing("mail", effect="idempotent", defer=True),
     performing("read", effect="read"),
@@ -137,8 +147,11 @@ class PlayedModel:
         self._models = {}
 
     async def generate(self, request):
+        if not request.tools:
+            await tell("at", run=activity.info().workflow_id, point="summary")
+            return ModelReply(text="A book was studied.")
         task = json.loads(request.messages[0].content)
-        turn = 1 + sum(isinstance(message, AssistantMessage) for message in request.messages)
+        turn = 1 + request.hidden + sum(isinstance(message, AssistantMessage) for message in request.messages)
         name, run = f"model {turn}", task["run"]
         await tell("at", run=run, point=f"{name} before")
         await tell("effect", run=run, tool=name, key=f"{run} {uuid4()}", call="", idempotent=False)

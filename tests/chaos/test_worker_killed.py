@@ -114,6 +114,15 @@ CASES = {
         {"read": 1},
         trouble={"error": {"kind": "connection"}, "times": 2},
     ),
+    # The conversation is too long for the model.
+    **{
+        name: Case(((call("study"),), (call("study"),)), points, {"1.1": "ok", "2.1": "ok"})
+        for name, points in {
+            "summing up": ("summary",),
+            "summing up, three times": ("summary",) * 3,
+            "summed up": ("summary", "model 3 before"),
+        }.items()
+    },
     # Staged, and executed after the answer.
     "staged, waiting for approval": staged("approval"),
     "staged, one under way": staged("mail before"),

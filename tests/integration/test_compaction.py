@@ -21,6 +21,7 @@ from perdure.models.dialect import Names, level_calls, request_tokens
 from perdure.policies import ContextPolicy, Limits, ModelSettings, Price
 from perdure.summaries import INSTRUCTIONS
 from perdure.tools import tool
+from tests.integration.test_reset import reset
 
 ROOM = Limits(steps=1_000, input_tokens=None, output_tokens=None, wall_time=None)
 SMALL = ContextPolicy(window=4_000)
@@ -408,6 +409,17 @@ async def test_a_worker_lost_while_it_is_compacted_is_stood_in_for(stage):
     done = await stage.end(handle)
     assert done.result.text == "done after 15"
     assert done.told("context_compacted")[0].attempt == 2
+
+
+async def test_a_run_that_is_reset_to_before_a_compaction_is_compacted_anew(stage):
+    model = Summing(LOOKS[:25])
+    done = await stage.run(model, [look], limits=ROOM, context=SMALL)
+    assert len(compactions(done)) > 1
+    await reset(stage, done.handle.id, nth=6)
+    model.summary = "Another summary."
+    again = await stage.end(done.handle)
+    assert again.result.text == "done after 25"
+    assert {entry.summary for entry in compactions(again)} == {"Another summary."}
 
 
 async def test_a_conversation_that_was_compacted_is_right_on_another_worker(stage):

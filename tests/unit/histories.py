@@ -16,11 +16,11 @@ from perdure import approvals, control
 from perdure.engine.converter import data_converter
 from perdure.messages import AssistantMessage, Receipt, ToolCall, ToolResult
 from perdure.policies import AgentSpec, Approval, Remote, ToolSpec
-from perdure.reports import ModelTurn, ToolReport
+from perdure.reports import CompactReport, ModelTurn, ToolReport
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
 from perdure.tools import ask_user
-from perdure.wire import MODEL, ModelInput, RunRequest, ToolInput
+from perdure.wire import COMPACT, MODEL, CompactInput, ModelInput, RunRequest, ToolInput
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOOLS = [
@@ -107,6 +107,14 @@ class History:
         made = [call if isinstance(call, ToolCall) else a_call(call, f"id{i}") for i, call in enumerate(calls, 1)]
         message = AssistantMessage(role="assistant", text=text, calls=made)
         await self.complete(await self.ask_model(), ModelTurn(message=message))
+
+    async def compact(self, report: CompactReport | None = None, why: str = "full") -> int:
+        """Compact the context; without a report, only begin to."""
+        asked = {"agent": "a", "spec": "s", "step": 2, "length": 1, "head": "h", "why": why}
+        scheduled = await self.activity(COMPACT, "2 compact 1", CompactInput.model_validate(asked))
+        if report:
+            await self.complete(scheduled, report)
+        return scheduled
 
     async def call_tool(self, position: str, name: str, order: int | None = None) -> int:
         request = ToolInput(agent="a", call_id="id1", position=position, key="k", order=order)

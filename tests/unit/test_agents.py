@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, Approval, Limits, ModelSettings, Tool, tool
+from perdure import Agent, Approval, ContextPolicy, Limits, ModelSettings, Tool, tool
 from perdure.errors import AgentError
 from perdure.messages import content_hash
 from perdure.policies import AgentSpec
@@ -60,6 +60,41 @@ def test_models_after_the_first_are_its_fallbacks():
     assert Agent("travel", ["openai:gpt-5"]).hash == Agent("travel", "openai:gpt-5").hash
 
 
+class Own:
+    """A context strategy."""
+
+    def __init__(self, policy: Any, name: str = "own") -> None:
+        self.policy, self.name = policy, name
+
+    def view(self, entries: Any) -> Any:
+        return entries
+
+    async def compact(self, situation: Any) -> Any:
+        return None
+
+
+def test_a_strategy_is_kept_by_its_name_with_its_policy():
+    own = Own(ContextPolicy(window=9_000))
+    agent = Agent("a", "openai:x", context=own)
+    assert agent.strategy is own
+    assert agent.spec.context == ContextPolicy(window=9_000, strategy="own")
+    assert Agent("a", "openai:x", context=ContextPolicy(strategy="mine")).spec.context == ContextPolicy()
+    assert Agent("a", "openai:x").strategy is None
+
+
+@pytest.mark.parametrize(
+    ("context", "why"),
+    [
+        ("small", "context has to be a ContextPolicy, or an object with name, policy, view and compact, not 'small'"),
+        (Own("small"), "context has to be a ContextPolicy"),
+        (Own(ContextPolicy(), "default"), "a context strategy of your own can't be named 'default'"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(context, why):
+    with pytest.raises(AgentError, match=why):
+        Agent("a", "openai:x", context=context)
+
+
 def test_equal_agents_have_one_hash_and_every_change_gives_another():
     def agent(**changes) -> Agent:
         fields: dict[str, Any] = {"name": "a", "model": "openai:x", "tools": [book], **changes}
@@ -74,6 +109,8 @@ def test_equal_agents_have_one_hash_and_every_change_gives_another():
         {"settings": ModelSettings(seed=1)},
         {"limits": Limits(steps=2)},
         {"approval": "always"},
+        {"context": ContextPolicy(window=9_000)},
+        {"context": Own(ContextPolicy())},
     ]
     hashes = {agent().hash, *(agent(**change).hash for change in changes)}
     assert agent().hash == agent().hash
