@@ -517,6 +517,8 @@ class RunHandle(Speaking):
             await following.memo()
         except RunNotFound:
             return False
+        except DecisionRejected:
+            pass  # the archive alone has it
         return True
 
     async def _recordable(self, request: RunRequest, carried: RunState) -> RunRequest:

@@ -175,10 +175,11 @@ class Talk:
     async def _missed(self, turn: int) -> None:
         """Tell how a turn ended that was left alone, if it has."""
         client = await session.connect(self.settings)
-        projection = await self.handle(client).handle(turn).projection()
+        run = self.handle(client).handle(turn)
+        projection = await run.projection(last=True)
         if projection.ended:
             self.open = None
-            self._tell(projection.result())
+            self._tell(await run.whole(projection.result()))
 
     async def _followed(self, turn: int) -> RunResult | None:
         from perdure.cli.live import Follower

@@ -224,7 +224,7 @@ class Follower:
     async def _waits(self) -> bool:
         """Return whether it waits for a person; if so, all that it waits for has been shown."""
         projection = await self._handle.projection(last=True)
-        if ev.position_key(self._last)[0] < projection.executions * ev.EXECUTION:
+        if ev.position_key(self.last)[0] < projection.executions * ev.EXECUTION:
             projection = await self._handle.projection()  # it has continued as new since the last event
         waits = standing.waits(projection)
         if waits:
