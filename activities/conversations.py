@@ -17,7 +17,7 @@ from temporalio.client import Client
 
 from perdure.messages import Entry, content_hash
 from perdure.policies import AgentSpec
-from perdure.transcripts import Chain, Load, put_away
+from perdure.transcripts import Chain, Load, linked, put_away
 from perdure.wire import TRANSCRIPT, ModelInput, Page, PutAway
 
 Fetch = Callable[[int, int], Coroutine[Any, Any, Page]]
@@ -83,7 +83,7 @@ class Conversations:
         kept = self._runs.pop(run_id, None)
         if kept is None or not self._reaches(kept, wanted):
             kept = _Kept()
-        found = self._take_fresh(wanted) if len(kept.messages) == wanted.base_length else None
+        found = self._take_fresh(wanted) if len(kept.messages) == wanted.base else None
         if found is None:
             found = await self._ask(len(kept.messages), wanted.length, fetch)
         self._extend(kept, found)
@@ -113,8 +113,8 @@ class Conversations:
 
     def _reaches(self, kept: _Kept, wanted: ModelInput) -> bool:
         """Return whether `kept` begins as `wanted` does; a retried call finds it one reply ahead and cuts it."""
-        length = wanted.base_length
-        if length > len(kept.messages) or kept.chain.head(length) != wanted.base:
+        length = wanted.base
+        if length > len(kept.messages) or linked(kept.chain.head(length), wanted.new) != wanted.head:
             return False
         for message in kept.messages[length:]:
             kept.size -= len(message.model_dump_json())

@@ -70,7 +70,7 @@ async def judge_reply(
         text=clean(reply.text),
         calls=calls,
         reasoning=list(reply.reasoning),
-        provider=model.partition(":")[0],
+        provider=model.partition(":")[0] if reply.reasoning else "",
     )
     return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=model, served=reply.model)
 

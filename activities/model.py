@@ -91,6 +91,7 @@ class ModelActivities:
         spent = {
             "wasted": answer.wasted,
             "cost_usd": answer.cost_usd,
+            "model": answer.model if answer.model != spec.model else "",
             "fallback": answer.fallback,
             "context": health.model_copy(update={"tokens": counted}),
         }

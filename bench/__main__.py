@@ -58,6 +58,7 @@ TABLES = {
         "bytes": "Bytes of history per step",
         "events": "Events of history per step",
         "workflow_tasks": "Workflow tasks per step",
+        "executions": "Executions, each with a history of its own",
     },
     "burst": {
         "runs_per_s": "Runs of 5 steps, all started at once: runs per second",
@@ -69,8 +70,8 @@ TABLES = {
         "began": "kill -9 while a tool runs: how often the tool began",
     },
 }
-ABSOLUTE = {"seconds", "began"}
-"""Metrics that timeouts make, not the machine's speed: shown as they are, not as ratios."""
+ABSOLUTE = {"seconds", "began", "executions"}
+"""Metrics that the machine's speed does not change: shown as they are, not as ratios."""
 
 COLUMN = {"steps": "K={}", "burst": "{} runs", "idle": "{} runs", "crash": "kill -9"}
 

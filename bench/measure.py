@@ -38,17 +38,28 @@ async def steps(client: Client, subject: Subject, number: int) -> Measured:
         handle = await subject.steps(client, number)
         await handle.result()
         wall, cpu = time.perf_counter() - began, time.process_time() - used
-        return {"ms": 1_000 * wall / number, "cpu_ms": 1_000 * cpu / number, **await _history(handle, number)}
+        return {
+            "ms": 1_000 * wall / number,
+            "cpu_ms": 1_000 * cpu / number,
+            **await _history(client, handle.id, number),
+        }
 
 
-async def _history(handle: Handle, number: int) -> Measured:
-    raw = (await handle.describe()).raw_description.workflow_execution_info
-    kinds = Counter([event.event_type async for event in handle.fetch_history_events()])
-    tasks = kinds[EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED]
+async def _history(client: Client, run_id: str, number: int) -> Measured:
+    """Return what a run has left, all its executions together, per step."""
+    execution, executions, size, kinds = "", 0, 0, Counter[int]()
+    while execution or not executions:
+        handle: Handle = client.get_workflow_handle(run_id, run_id=execution or None)
+        size += (await handle.describe()).raw_description.workflow_execution_info.history_size_bytes
+        events = [event async for event in handle.fetch_history_events()]
+        kinds.update(event.event_type for event in events)
+        executions += 1
+        execution = events[0].workflow_execution_started_event_attributes.continued_execution_run_id
     return {
-        "bytes": raw.history_size_bytes / number,
-        "events": raw.history_length / number,
-        "workflow_tasks": tasks / number,
+        "bytes": size / number,
+        "events": kinds.total() / number,
+        "workflow_tasks": kinds[EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED] / number,
+        "executions": executions,
     }
 
 

@@ -31,7 +31,7 @@ class ModelTurn(Data):
         usage: Of the attempt that gave this reply.
         wasted: Of the attempts before it that failed half-way.
         cost_usd: Of both. None where a price is not known.
-        model: Which of the agent's models answered, as it names them: PROVIDER:NAME.
+        model: Which of the agent's models answered, as it names them: PROVIDER:NAME; "" where it was the first one.
         served: That model in the provider's words, which may be more exact.
         fallback: Why those before it did not, in the words of each, for a person; "" where it is the agent's first.
         context: How full the model's context is with this request.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from perdure.messages import CallRecord, Entry, Segment, SegmentBody, content_hash
 
@@ -17,6 +17,13 @@ ROOT = ""
 def link(parent: str, content: str) -> str:
     """Return the chained hash of a conversation that ends with a message whose content hash is `content`."""
     return hashlib.sha256(f"{parent}/{content}".encode()).hexdigest()[:32]
+
+
+def linked(head: str, contents: Iterable[str]) -> str:
+    """Return the chained hash of a conversation that goes on from `head` with messages of those content hashes."""
+    for content in contents:
+        head = link(head, content)
+    return head
 
 
 class Chain:

@@ -125,8 +125,7 @@ class ModelInput(Data):
         spec: Hash of the AgentSpec.
         length: Messages of the conversation.
         head: Chained hash over all of them.
-        base: Chained hash of the conversation at the last call, `base_length` messages long.
-        new: Content hashes of the messages since, oldest first.
+        new: Content hashes of those since the last call, oldest first.
         allowance: What the call may spend.
         ran: How long the run has gone on, without the time spent waiting for people.
         variables: What the model is shown of them, at the end of the request; None where it is nothing.
@@ -139,8 +138,6 @@ class ModelInput(Data):
     step: int
     length: int
     head: str
-    base: str = ""
-    base_length: int = 0
     new: list[str] = Field(default_factory=list)
     answer_only: bool = False
     allowance: Allowance = Allowance()
@@ -148,6 +145,11 @@ class ModelInput(Data):
     variables: dict[str, JSON] | None = None
     compacts: bool = False
     window: int | None = None
+
+    @property
+    def base(self) -> int:
+        """Messages of the conversation at the last call."""
+        return self.length - len(self.new)
 
 
 class CompactInput(ModelInput):
@@ -198,8 +200,8 @@ class PutAway(Data):
 class ToolInput(Data):
     """One call of a tool, with the rules of the run that makes it.
 
-    `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution` is the
-    Temporal run that started it: a reset hands what was under way to another one. `fallback` names the tool that
+    `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution`, of an unsafe
+    call, is the Temporal run that started it: a reset hands what was under way to another one. `fallback` names the tool that
     is asked instead where this one is not available. `variables` are as they are when the call begins. `circle` is set
     for `search_memory` alone.
     """

@@ -162,16 +162,14 @@ class AgentWorkflow(People, Continuing, Compacting):
     def _request(self) -> ModelInput:
         """Return what names the conversation as it is now, and what may be spent on it."""
         self._chain.extend(self.state.messages)
-        length, base = self.state.length, self._sent
+        length = self.state.length
         return ModelInput(
             agent=self._agent,
             spec=self._spec_hash,
             step=self.state.steps + 1,
             length=length,
             head=self._chain.head(length),
-            base=self._chain.head(base),
-            base_length=base,
-            new=self._chain.contents(base),
+            new=self._chain.contents(self._sent),
             allowance=budgets.allowance(self.state),
             ran=self.state.ran,
             variables=variables.shown(self.state),

@@ -182,7 +182,7 @@ def tool_input(call: CallState, spec: ToolSpec, agent: str, variables: dict[str,
         shaping=spec.shaping,
         order=call.order,
         again=call.again,
-        execution=workflow.info().run_id,
+        execution=workflow.info().run_id if spec.effect == "unsafe" else "",
         fallback=spec.fallback or "",
         variables=variables,
     )

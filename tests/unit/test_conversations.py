@@ -48,8 +48,6 @@ class Run:
             step=1,
             length=len(self.messages),
             head=chain.head(len(self.messages)),
-            base=chain.head(self.sent),
-            base_length=self.sent,
             new=chain.contents(self.sent),
         )
         self.sent = len(self.messages)
