@@ -19,9 +19,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.heartbeats import heartbeats
 from perdure.activities.stores import Session, Store, Turn, segments, session_owner
+from perdure.context import refs_of
 from perdure.endings import closing
 from perdure.errors import SessionError, SessionNameError, VariableError
-from perdure.messages import Content, Entry, Saying, Segment, ToolMessage, UserMessage
+from perdure.messages import Content, Entry, Saying, Segment
 from perdure.state import SessionTurn
 from perdure.telemetry.projection import Projection, project
 from perdure.variables import current
@@ -174,10 +175,10 @@ class Sessions:
 
     async def _own(self, name: str, before: Segment | None, until: Segment | None, entries: Sequence[Entry]) -> None:
         """Keep for the session what its run has put away, back to `until`, and the results that were cut."""
-        refs = _results(entries)
+        refs = refs_of(entries)
         while before and not (until and before.ref == until.ref):
             body = await segments.read(self._store, before)
-            refs += [before.ref, *_results(body.entries)]
+            refs += [before.ref, *refs_of(body.entries)]
             before = body.previous
         for ref in dict.fromkeys(refs):
             with contextlib.suppress(LookupError):  # what is not there any more can't be kept
@@ -200,12 +201,6 @@ class Sessions:
 def opening(name: str, standing: Standing, said: Saying, queued: list[Saying]) -> Opening:
     """Return the next turn of a session, to be begun with what was said."""
     return Opening(SessionTurn(name=name, number=standing.turns + 1), said, standing.session, queued)
-
-
-def _results(entries: Sequence[Entry]) -> list[str]:
-    """Return where the whole of those results is that the transcript has a part of."""
-    results = [entry.result for entry in entries if isinstance(entry, ToolMessage | UserMessage)]
-    return [result.ref for result in results if result and result.ref]
 
 
 def _turn(projection: Projection, number: int) -> Turn:

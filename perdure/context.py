@@ -107,30 +107,24 @@ def offered_tools(spec: AgentSpec, messages: Sequence[Message]) -> list[ToolSpec
 # -- what is shown in short --------------------------------------------------------------------------------
 
 
-def content_ref(text: str) -> str:
-    """Return the reference under which the store keeps `text`."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
 def shortened(entry: Entry, at: int, compaction: Compaction) -> Entry:
     """Return entry number `at` as it is shown after `compaction`: the same, or with less of what is long in it."""
     if at >= compaction.shortened:
         return entry
-    key = f"{compaction.limit}/{compaction.cut}"
-    return _views.get(entry, key, lambda: _shortened(entry, compaction.limit, compaction.cut))
+    limit, cut, ref = compaction.limit, compaction.cut, compaction.refs.get(at)
+    return _views.get(entry, f"{limit}/{cut}/{ref}", lambda: _shortened(entry, limit, cut, ref))
 
 
-def _shortened(entry: Entry, limit: int, cut: int) -> Entry:
+def _shortened(entry: Entry, limit: int, cut: int, ref: str | None) -> Entry:
     match entry:
         case ToolMessage(result=result) if is_long(result, limit):
-            return entry.model_copy(update={"result": _preview(result, limit)})
+            return entry.model_copy(update={"result": _preview(result, limit, ref)})
         case UserMessage(content=str(text), result=ToolResult() as result) if is_long(result, limit):
-            told = _preview(result, limit)
+            told = _preview(result, limit, ref)
             words = text.removesuffix(render_result(result)) + render_result(told)
             return entry.model_copy(update={"content": words, "result": told})
         case UserMessage(content=content, result=None) if cut and content_bytes(content) > cut:
-            text = text_of(content)
-            changed = {"content": _without_middle(text, cut), "refs": [content_ref(text)]}
+            changed = {"content": _without_middle(text_of(content), cut, ref), "refs": [ref] if ref else []}
             return entry.model_copy(update=changed)
         case _:
             return entry
@@ -141,10 +135,9 @@ def is_long(result: ToolResult, limit: int) -> bool:
     return result.status == "ok" and len(result.content) * 4 > limit and len(_bytes(result.content)) > limit
 
 
-def _preview(result: ToolResult, limit: int) -> ToolResult:
+def _preview(result: ToolResult, limit: int, ref: str | None) -> ToolResult:
     head, size = preview(result.content, limit // 4)
-    ref = result.ref or (content_ref(result.content) if result.size is None else None)
-    return result.model_copy(update={"content": head, "size": result.size or size, "ref": ref})
+    return result.model_copy(update={"content": head, "size": result.size or size, "ref": result.ref or ref})
 
 
 def content_bytes(content: Content) -> int:
@@ -164,37 +157,53 @@ def text_of(content: Content) -> str:
     return "\n".join(part.text if isinstance(part, TextPart) else f"[{part.kind}: left out here]" for part in content)
 
 
-def _without_middle(text: str, limit: int) -> str:
+def _without_middle(text: str, limit: int, ref: str | None) -> str:
     data = _bytes(text)
     if len(data) <= limit:
         return text
     each = limit // 2
     head, tail = data[:each].decode("utf-8", "ignore"), data[len(data) - each :].decode("utf-8", "ignore")
-    more = f'{READ_RESULT.name}("{content_ref(text)}", offset={each}) gives them'
-    return f"{head}\n[Cut: {len(data) - 2 * each} of {len(data)} bytes are left out here; {more}.]\n{tail}"
+    more = f'; {READ_RESULT.name}("{ref}", offset={each}) gives them' if ref else ""
+    return f"{head}\n[Cut: {len(data) - 2 * each} of {len(data)} bytes are left out here{more}.]\n{tail}"
 
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def to_keep(entries: Sequence[Entry], compaction: Compaction) -> Iterator[str]:
-    """Yield the texts that the store has to hold, so that all that `compaction` shows in short can be read whole.
+def to_keep(entries: Sequence[Entry], compaction: Compaction) -> Iterator[tuple[int, str]]:
+    """Yield what the store has to hold, so that all that `compaction` shows in short can be read whole.
 
-    What an earlier compaction has covered was kept then.
+    That is the place of an entry, and its text. What was kept for an earlier compaction is left out.
     """
     before = last_compaction(entries)
     places = set(range(before.covers if before else 0, compaction.shortened))
     for at in sorted(places | ({compaction.keeps} if compaction.keeps is not None else set())):
         entry = entries[at]
+        if before and at in before.refs:
+            continue
         match entry:
             case ToolMessage(result=result) | UserMessage(result=ToolResult() as result):
                 if is_long(result, compaction.limit) and result.ref is None and result.size is None:
-                    yield result.content
+                    yield at, result.content
             case UserMessage(content=content) if compaction.cut and content_bytes(content) > compaction.cut:
-                yield text_of(content)
+                yield at, text_of(content)
             case _:
                 pass
+
+
+def refs_of(entries: Sequence[Entry]) -> list[str]:
+    """Return the blobs that a transcript refers to: whoever goes on from it has to own them."""
+    found: dict[str, None] = {}
+    for entry in entries:
+        match entry:
+            case ToolMessage(result=result) | UserMessage(result=ToolResult() as result) if result.ref:
+                found[result.ref] = None
+            case Compaction(refs=refs, verbatim=kept):
+                found |= dict.fromkeys([*refs.values(), *(ref for _, ref in kept.handles)])
+            case _:
+                pass
+    return list(found)
 
 
 class Once(Generic[T]):
@@ -233,7 +242,7 @@ class Written:
 
 
 async def _nothing_kept(text: str) -> str:
-    return content_ref(text)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 async def _nobody_writes(instructions: str, text: str) -> Written:  # noqa: ARG001 - stands for a model

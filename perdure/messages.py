@@ -280,6 +280,7 @@ class Compaction(Data):
         shortened: Long results among the first so many entries are shown as previews.
         limit: Bytes that make a result a long one; a quarter of that is shown.
         cut: Messages of users among them that are longer than so many bytes are shown without their middle; 0: whole.
+        refs: Where the whole is of what is shown in short: the place of the entry, and a blob of the store.
     """
 
     role: Literal["compaction"]
@@ -292,6 +293,7 @@ class Compaction(Data):
     shortened: int = 0
     limit: int = 2_000
     cut: int = 0
+    refs: dict[int, str] = Field(default_factory=dict)
 
 
 DEFAULT_WINDOW = 128_000

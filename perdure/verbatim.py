@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, cast
 
-from perdure.context import content_ref, is_long, text_of
+from perdure.context import text_of
 from perdure.messages import (
     JSON,
     AssistantMessage,
@@ -41,7 +41,7 @@ def verbatim(
     *,
     waiting: Iterable[str] = (),
     decided: Iterable[str] = (),
-    limit: int = 0,
+    refs: Mapping[str, str] | None = None,
 ) -> Verbatim:
     """Return what is to be kept word for word of `entries`, and of what was kept before.
 
@@ -52,13 +52,13 @@ def verbatim(
         room: Bytes that all of it may take. The newest is kept, but for the first thing that the user said.
         waiting: What waits for a person now; what did so before is not kept.
         decided: What people have decided since.
-        limit: Bytes that make a result a long one, of which the handle is kept; 0: no handles.
+        refs: Where the whole of long results is, by the ids of their calls: these handles are kept.
     """
     reads = {READ_RESULT.name, *(tool.name for tool in tools if tool.effect == "read")}
     calls = {call.id: call for entry in entries if isinstance(entry, AssistantMessage) for call in entry.calls}
     found = _Found(before)
     for entry in entries:
-        _take(found, entry, calls, reads, limit)
+        _take(found, entry, calls, reads, refs or {})
     lists = {
         "waiting": list(waiting),
         "decided": [*before.decided, *decided],
@@ -106,7 +106,7 @@ def _items(line: str) -> list[str]:
     return line.partition(": ")[2].split(", ")
 
 
-def _take(found: _Found, entry: Entry, calls: Mapping[str, ToolCall], reads: set[str], limit: int) -> None:
+def _take(found: _Found, entry: Entry, calls: Mapping[str, ToolCall], reads: set[str], refs: Mapping[str, str]) -> None:
     match entry:
         case UserMessage(source="user", content=content):
             text = text_of(content)
@@ -115,28 +115,24 @@ def _take(found: _Found, entry: Entry, calls: Mapping[str, ToolCall], reads: set
         case UserMessage(content=str(text), result=ToolResult() as result):
             told = text.removesuffix(render_result(result)).rstrip(": ")
             found.done.append(f"{told}: {_outcome(result)}")
-            _take_result(found, result, result.name in reads, None, limit)
+            _take_result(found, result, calls.get(result.call_id), refs, read=result.name in reads)
         case ToolMessage(result=result) if result.status != "waiting":
             call, read = calls.get(result.call_id), result.name in reads
             if not read and result.status != "skipped":
                 found.done.append(f"{_call(result.name, call)}: {_outcome(result)}")
-            _take_result(found, result, read, call, limit)
+            _take_result(found, result, call, refs, read=read)
         case _:
             pass
 
 
-def _take_result(found: _Found, result: ToolResult, read: bool, call: ToolCall | None, limit: int) -> None:
+def _take_result(
+    found: _Found, result: ToolResult, call: ToolCall | None, refs: Mapping[str, str], *, read: bool
+) -> None:
     into, most = (found.seen, _OF_A_READ) if read else (found.identifiers, _OF_AN_EFFECT)
     asked = _leaves(call.arguments) if call else ()
     found.note(into, result.name, chain(asked, values(result.content)), most)
-    if result.status == "ok" and (ref := _handle(result, limit)):
+    if result.status == "ok" and (ref := result.ref or refs.get(result.call_id)):
         found.handles.append((_call(result.name, call), ref))
-
-
-def _handle(result: ToolResult, limit: int) -> str | None:
-    if result.ref:
-        return result.ref
-    return content_ref(result.content) if limit and result.size is None and is_long(result, limit) else None
 
 
 def _call(name: str, call: ToolCall | None) -> str:
