@@ -71,7 +71,7 @@ class World:
         self.server = server
         agent = load_agents(str(CAST))[0]
         self.spec = agent.spec
-        self._queue = task_queue(agent.source, Settings())
+        self.queue = task_queue(agent.source, Settings())
         self.clients: list[Client] = []
         self._home = home
         self._environment = environment
@@ -107,7 +107,7 @@ class World:
 
     async def polled_by(self, worker):
         """Return once the server holds polls of that worker for activities."""
-        queue = TaskQueue(name=self._queue)
+        queue = TaskQueue(name=self.queue)
         request = DescribeTaskQueueRequest(
             namespace="default", task_queue=queue, task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
         )
@@ -143,7 +143,7 @@ class World:
         async def begin(client):
             while True:
                 with contextlib.suppress(ConnectionFailed):
-                    await client.start(self.spec, task, id=run, task_queue=self._queue)
+                    await client.start(self.spec, task, id=run, task_queue=self.queue)
                     return
 
         await asyncio.gather(*(begin(client) for client in self.clients))

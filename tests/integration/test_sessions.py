@@ -1,7 +1,7 @@
 """Sessions: one run a turn, in order, whoever sends; and the store alone is enough to go on."""
 
 import asyncio
-from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import AsyncMock
 from uuid import uuid4
@@ -10,20 +10,24 @@ import pytest
 from pydantic import BaseModel
 
 from perdure.activities.sessions import Sessions
-from perdure.activities.stores import store_of
+from perdure.activities.stores import store_of, store_url
 from perdure.agents import Task
+from perdure.client import Client
+from perdure.engine.server import DevServer
 from perdure.errors import (
     ConnectionFailed,
     DecisionRejected,
     ModelError,
     PerdureError,
-    RunNotFound,
     SessionError,
     SessionNameError,
     SessionNotFound,
 )
 from perdure.messages import AssistantMessage, ToolMessage, UserMessage
+from perdure.policies import Limits
+from perdure.settings import Settings
 from perdure.tools import ToolContext, tool
+from perdure.worker import serving
 
 
 class Trip(BaseModel):
@@ -249,23 +253,41 @@ async def test_a_turn_after_which_the_session_went_on_is_not_resumed(stage, talk
 # -- looking, deleting, and what can't be ------------------------------------------------------------------
 
 
-async def test_a_session_goes_on_when_the_engine_has_forgotten_its_runs(stage, talking):
+async def test_a_session_goes_on_at_another_engine_with_the_same_store(stage, talking, tmp_path):
     talk = await talking([calling("choose", flight="MU1"), "Chosen.", "Still MU1."], [choose], variables=Trip)
     async with talk.handle() as session:
         await session.ask("Choose MU1.")
         await session.standing()
-        await stage.client.forget(f"{talk.name}.1")
-        await gone(stage, f"{talk.name}.1")
-        after = await session.ask("Which one?")
-        assert (after.run_id, after.text, after.variables["flight"]) == (f"{talk.name}.2", "Still MU1.", "MU1")
-        assert len(await session.history()) == 6
+    elsewhere = Settings(home=tmp_path, store=store_url(stage.client.settings))
+    async with await DevServer.start(elsewhere):
+        client = await Client.connect(elsewhere)
+        async with serving(client.temporal, [talk.agent], "elsewhere", elsewhere):
+            session = client.session(talk.name, talk.agent, task_queue="elsewhere")
+            result = await session.ask("Which one?")
+            assert (result.run_id, result.text) == (f"{talk.name}.2", "Still MU1.")
+            assert result.variables["flight"] == "MU1"
+            assert said(await session.history()) == ["Choose MU1.", "", "Chosen.", "Which one?", "Still MU1."]
 
 
-async def gone(stage, run_id):
-    """Wait until the engine has deleted a run, which it does when it comes to it."""
-    with suppress(RunNotFound, DecisionRejected):  # the latter where the archive has it
-        while await stage.client.handle(run_id).memo():
-            await asyncio.sleep(0.05)  # the engine can only be asked
+async def test_a_turn_that_continued_as_new_leaves_its_session_all_that_was_said(stage, talking):
+    calls, settings = 30, stage.client.settings
+    replies = [*([calling("choose", flight=f"MU{n}") for n in range(calls)]), "Chosen.", "MU29."]
+    client = Client(stage.client.temporal, settings.model_copy(update={"max_history_events": 80}))
+    talk = await talking(replies, [choose], variables=Trip, limits=Limits(steps=100))
+    async with client.session(talk.name, talk.agent, task_queue=stage.queue) as session:
+        await session.ask("Choose them all.")
+        assert (await session.handle(1).projection()).executions > 1
+        assert (await session.ask("Which one was the last?")).variables["flight"] == "MU29"
+        history = await session.history()
+    assert [one.result.content for one in history if isinstance(one, ToolMessage)] == [
+        f"MU{n} chosen" for n in range(calls)
+    ]
+    store = store_of(settings)
+    await store.drop_runs("default", [f"{talk.name}.1", f"{talk.name}.2"])  # the session has to own it by itself
+    await store.sweep(datetime.now(UTC) + timedelta(hours=1))
+    await store.aclose()
+    async with talk.handle() as session:
+        assert len(await session.history()) == len(history)
 
 
 async def test_a_deleted_session_is_gone_with_its_runs_and_its_name_can_be_used_again(stage, talking):
