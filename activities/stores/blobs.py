@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 
@@ -38,8 +39,7 @@ class SQLBlobs(Database):
     @whole
     async def put(self, data: bytes, owner: Owner) -> str:
         """See `Blobs.put`."""
-        data = self.keys.seal_alike("blob", data) if self.keys else data
-        ref = blob_ref(data)
+        data, ref = await asyncio.to_thread(self._named, data)  # megabytes take a while, and others a turn
         place = self._place
         with self._said():
             if place and not await place.has(ref, len(data)):
@@ -67,9 +67,7 @@ class SQLBlobs(Database):
                 data = await self._at(place).read(ref)
         if data is None:
             raise LookupError(f"The store does not have blob {ref} (any more).")
-        if blob_ref(data) != ref:
-            raise LookupError(f"Blob {ref} of the store is damaged: its bytes are not those that were kept.")
-        return self.keys.open_alike("blob", data) if is_sealed(data) else data
+        return await asyncio.to_thread(self._opened, data, ref)
 
     @whole
     async def own(self, refs: Collection[str], owner: Owner) -> None:
@@ -102,6 +100,16 @@ class SQLBlobs(Database):
             with self._said():
                 await self._place.tidy(older_than)
         return freed
+
+    def _named(self, data: bytes) -> tuple[bytes, str]:
+        """Return what is kept of `data`, and under which reference."""
+        sealed = self.keys.seal_alike("blob", data) if self.keys else data
+        return sealed, blob_ref(sealed)
+
+    def _opened(self, data: bytes, ref: str) -> bytes:
+        if blob_ref(data) != ref:
+            raise LookupError(f"Blob {ref} of the store is damaged: its bytes are not those that were kept.")
+        return self.keys.open_alike("blob", data) if is_sealed(data) else data
 
     async def _sweep(self, older_than: datetime) -> list[int]:
         owned = exists().where(OWNERS.c.ref == BLOBS.c.ref)

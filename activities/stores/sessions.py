@@ -80,13 +80,15 @@ class SQLSessions(SQLBlobs):
             locked = select(SESSIONS.c.body).where(_key(namespace, name)).with_for_update()
             body = await connection.scalar(locked)
             known = Session.model_validate(body) if body else None
+            await self._disown(
+                connection, [session_owner(namespace, name)]
+            )  # of one whose first turn broke off as well
             if known is None or known.deleted_at:
                 return False
             now = datetime.now(UTC)
             body = _deleted(known, now).model_dump(mode="json")
             await connection.execute(update(SESSIONS).where(_key(namespace, name)).values(agent="", body=body))
             await connection.execute(delete(TURNS).where(TURNS.c.namespace == namespace, TURNS.c.session == name))
-            await self._disown(connection, [session_owner(namespace, name)])
             return True
 
     async def _session(self, connection: AsyncConnection, namespace: str, name: str) -> Session | None:
