@@ -49,6 +49,7 @@ from perdure.policies import (
     ModelSettings,
     Price,
     Remote,
+    Shaping,
     ToolSpec,
     VariablesSpec,
 )
@@ -77,6 +78,7 @@ SAMPLES: list[Data] = [
     ContextPolicy(window=16_000, summary_model="m:m"),
     Segment(ref="0" * 32, length=3, records=1, head="a"),
     SegmentBody(entries=[Compaction(role="compaction")], records=[CallRecord(position="1.1", name="t", status="ok")]),
+    Shaping(fields=["a.b"], limit=3, max_chars=10),
     MemoryPolicy(scopes=["tenant"], recall=3, model="m:m"),
     VariablesSpec(json_schema={"type": "object"}, initial={"a": 1}, show=["a"]),
     TextPart(kind="text", text=""),
