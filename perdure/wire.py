@@ -200,10 +200,10 @@ class PutAway(Data):
 class ToolInput(Data):
     """One call of a tool, with the rules of the run that makes it.
 
-    `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution`, of an unsafe
-    call, is the Temporal run that started it: a reset hands what was under way to another one. `fallback` names the tool that
-    is asked instead where this one is not available. `variables` are as they are when the call begins. `circle` is set
-    for `search_memory` alone.
+    `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution`, of an
+    unsafe call, is the Temporal run that started it: a reset hands what was under way to another one. `fallback` names
+    the tool that is asked instead where this one is not available. `variables` are as they are when the call begins.
+    `circle` is set for `search_memory` alone.
     """
 
     agent: str

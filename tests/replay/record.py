@@ -57,18 +57,33 @@ async def record(name: str, scenario: Scenario, client: Client, settings: Settin
         await stack.enter_async_context(elsewhere)
         if scenario.before:
             await scenario.before(client)
+        client.settings = settings.model_copy(update={"max_history_events": scenario.max_events})
         handle = await client.start(agent, "Please do it.", id=name.replace("_", "-"), task_queue=QUEUE)
         if scenario.meanwhile:
             async with asyncio.timeout(30):
                 await scenario.meanwhile(handle, client)
         with suppress(RunEnded):
             await asyncio.wait_for(handle.result(), 30)
-        await keep(name, handle, client)
+        executions = await executions_of(handle, client)
+        for number, execution in enumerate(executions, 1):
+            await keep(name if len(executions) == 1 else f"{name}_{number}", handle, execution, client)
 
 
-async def keep(name: str, handle: RunHandle, client: Client) -> None:
-    """Write history and end, without anything of this machine."""
-    workflow = client.temporal.get_workflow_handle(handle.id)
+async def executions_of(handle: RunHandle, client: Client) -> list[str]:
+    """Return the engine's ids of a run's executions, oldest first."""
+    found = [(await client.temporal.get_workflow_handle(handle.id).describe()).run_id or ""]
+    while True:
+        workflow = client.temporal.get_workflow_handle(handle.id, run_id=found[0])
+        first = await anext(workflow.fetch_history_events(page_size=1))
+        before = first.workflow_execution_started_event_attributes.continued_execution_run_id
+        if not before:
+            return found
+        found.insert(0, before)
+
+
+async def keep(name: str, handle: RunHandle, execution: str, client: Client) -> None:
+    """Write history and end of one execution, without anything of this machine."""
+    workflow = client.temporal.get_workflow_handle(handle.id, run_id=execution)
     history = json.loads((await workflow.fetch_history()).to_json())
     state: RunState = await workflow.query(STATE, result_type=RunState)
     seen: dict[str, str] = {}

@@ -33,13 +33,18 @@ BOOKINGS = "replay-bookings"
 
 @dataclass(frozen=True)
 class Scenario:
-    """A model's replies, the agent's tools and options, and what people do meanwhile, and before."""
+    """A model's replies, the agent's tools and options, and what people do meanwhile, and before.
+
+    Where it continues as new when its history has `max_events`, each of its `executions` is recorded.
+    """
 
     replies: Sequence[Any]
     tools: Sequence[Tool] = ()
     meanwhile: Meanwhile | None = None
     options: dict[str, Any] = field(default_factory=dict)
     before: Callable[[Client], Coroutine[Any, Any, None]] | None = None
+    max_events: int | None = None
+    executions: int = 1
 
 
 # -- tools -------------------------------------------------------------------------------------------------
@@ -161,6 +166,18 @@ async def decide(handle: RunHandle, client: Client) -> None:
     await handle.approve("1.1", arguments={"what": "a chair", "price": 5}, hash=request.hash, by="ann")
     signal = {"call": "1.2", "arguments": {"what": "a table", "price": 7}, "by": "ben", "reason": "worth more"}
     await client.temporal.get_workflow_handle(handle.id).signal("approve", signal)
+
+
+async def decide_after_it_continued(handle: RunHandle, client: Client) -> None:
+    """Approve a sale in another execution than the one that asked for it."""
+    await until(handle, "approval_requested")
+    workflow = client.temporal.get_workflow_handle(handle.id)
+    before = (await workflow.describe()).run_id
+    for _ in range(25):
+        await workflow.signal("aprove", "1.1")
+    while (await workflow.describe()).run_id == before:
+        await asyncio.sleep(0.05)
+    await handle.approve("1.1", by="ann")
 
 
 async def deny(handle: RunHandle, client: Client) -> None:
@@ -397,6 +414,13 @@ SCENARIOS = {
         [study, sell],
         approve_first,
         {"context": ContextPolicy(window=1_000, keep_turns=2)},
+    ),
+    "continued": Scenario(
+        [calls(call("sell", what="a chair")), *LOOKS[:2], calls(call("tidy", room="kitchen")), "Sold."],
+        [sell, look, tidy],
+        decide_after_it_continued,
+        max_events=45,
+        executions=4,
     ),
     "budget_exhausted": Scenario([*LOOKS[:2], "Not everywhere."], [look], options={"limits": Limits(steps=3)}),
     "resumed": Scenario([LOOKS[0], "Not yet.", LOOKS[1], "Now."], [look], resume, {"limits": Limits(steps=2)}),
