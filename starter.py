@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from perdure.cli import chat, control, decisions, demo, doctor, memory, output, processes, runs, sessions
+from perdure.cli import chat, control, decisions, demo, doctor, history, memory, output, processes, runs, sessions
 
 app = typer.Typer(
     name="perdure",
@@ -37,6 +37,7 @@ def perdure(
 _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Processes": (demo.demo, processes.dev, processes.worker),
     "Runs": (runs.run, chat.chat, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
+    "History": (history.fork,),
     "Decisions": (decisions.approvals, decisions.approve, decisions.deny, control.answer, decisions.settle),
     "Help": (doctor.doctor,),
 }

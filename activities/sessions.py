@@ -175,12 +175,12 @@ class Sessions:
 
     async def _own(self, name: str, before: Segment | None, until: Segment | None, entries: Sequence[Entry]) -> None:
         """Keep for the session what its run has put away, back to `until`, and the results that were cut."""
-        refs = refs_of(entries)
+        refs = set(refs_of(entries))
         while before and not (until and before.ref == until.ref):
             body = await segments.read(self._store, before)
-            refs += [before.ref, *refs_of(body.entries)]
+            refs |= {before.ref, *refs_of(body.entries)}
             before = body.previous
-        for ref in dict.fromkeys(refs):
+        for ref in refs:
             with contextlib.suppress(LookupError):  # what is not there any more can't be kept
                 await self._store.own([ref], session_owner(self._temporal.namespace, name))
 

@@ -6,7 +6,6 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionId
@@ -22,9 +21,6 @@ from temporalio.client import (
 )
 from temporalio.common import (
     Priority,
-    SearchAttributePair,
-    TypedSearchAttributes,
-    WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
@@ -34,7 +30,6 @@ from perdure import archive, continuing, earlier
 from perdure.agents import Agent, Task
 from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
-from perdure.engine import search_attributes
 from perdure.engine.connection import Absence, connect, target
 from perdure.engine.external_storage import THRESHOLD, Driver, attached
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
@@ -44,10 +39,11 @@ from perdure.messages import JSON, Content, RunResult, content_hash
 from perdure.policies import AgentSpec
 from perdure.resuming import carried_on
 from perdure.settings import Settings
-from perdure.speaking import LARGEST, Speaking, new_id, size_of, unreachable, whoami
+from perdure.speaking import Speaking, new_id, size_of, unreachable, whoami
+from perdure.starting import begin, priority_of
 from perdure.state import SHAPE, RunState, SessionTurn
 from perdure.variables import starting
-from perdure.wire import BEGAN, RESUME, WORKFLOW, RunRequest, packed_state
+from perdure.wire import BEGAN, RESUME, RunRequest, packed_state
 
 if TYPE_CHECKING:
     from perdure.activities.sessions import Opening
@@ -157,7 +153,7 @@ class Client:
         priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         try:
-            await _begin(self.temporal, run_id, request, task_queue, reuse, told, priority)
+            await begin(self.temporal, run_id, request, task_queue, reuse, told, priority)
         except WorkflowAlreadyStartedError:
             return False
         return True
@@ -266,56 +262,8 @@ def options_to_resume(state: RunState) -> str:
     return _options(still_scarce(state, carried_on(state, Additions())))
 
 
-_TASK = timedelta(seconds=5)
-"""How long a run stands still after a worker was lost while it decided; the engine's default is 10 s."""
-
-
 def _task_hash(task: Task) -> str:
     return content_hash([task.input, task.variables] if task.variables else [task.input])
-
-
-async def _begin(
-    temporal: TemporalClient,
-    run_id: str,
-    request: RunRequest,
-    task_queue: str,
-    reuse: WorkflowIDReusePolicy,
-    memo: Mapping[str, Any],
-    priority: Priority,
-) -> None:
-    size = size_of(temporal, request)
-    if size > LARGEST:
-        hint = "give larger documents to a tool, by their address"
-        raise PerdureError(f"The task and its agent have {size:,} bytes; at most {LARGEST:,} are taken: {hint}.")
-    try:
-        await temporal.start_workflow(
-            WORKFLOW,
-            request,
-            id=run_id,
-            task_queue=task_queue,
-            id_reuse_policy=reuse,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            task_timeout=_TASK,
-            memo=memo,
-            priority=priority,
-            search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, request.spec.name)]),
-            static_summary=f"agent {request.spec.name}",
-        )
-    except RPCError as error:
-        if "search attribute" not in error.message:
-            raise unreachable(temporal, error) from error
-        await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
-        await _begin(temporal, run_id, request, task_queue, reuse, memo, priority)
-
-
-def _priority(described: WorkflowExecutionDescription) -> Priority:
-    """Return what a run was started with; everything it does inherits it."""
-    kept = described.raw_description.workflow_execution_info.priority
-    return Priority(
-        priority_key=kept.priority_key or None,
-        fairness_key=kept.fairness_key or None,
-        fairness_weight=kept.fairness_weight or None,
-    )
 
 
 class RunHandle(Speaking):
@@ -478,6 +426,40 @@ class RunHandle(Speaking):
             await self._start_again(described, add)
         return self
 
+    async def fork(
+        self,
+        at: int,
+        *,
+        say: Content | None = None,
+        model: str | None = None,
+        instructions: str | None = None,
+        id: str | None = None,
+    ) -> RunHandle:
+        """Start a new run that goes on from what this one was after `at` steps, and return its handle.
+
+        Nothing that was done up to there is done again. What has an effect after that is asked about first, whatever
+        the agent's policy: this run may have done it already. The new run's limits hold for what it does itself. The
+        engine may have forgotten this run; the archive has it.
+
+        Args:
+            at: So many turns of the model are kept, with what came of their calls; 0: none, only the task.
+            say: What the user says next.
+            model: Asked instead of the agent's first one.
+            instructions: In place of the agent's.
+            id: The new run's id; the same one twice gives one run. Default: the agent's name and 8 random hex digits.
+
+        Raises:
+            ForkError: If the run has no such step, a call of it has no result yet, or nothing is left to do.
+            RunNotFound: If there is no such run.
+            ConnectionFailed: If the server or, where it is needed, the store can't be used.
+        """
+        from perdure import forks
+
+        try:
+            return await forks.fork(self._client, self.id, at, say=say, model=model, instructions=instructions, id=id)
+        except RPCError as error:
+            raise self._rpc(error) from error
+
     async def _start_again(self, described: WorkflowExecutionDescription, add: Additions) -> None:
         state = (await self.projection(last=True)).state  # the history has it all: no worker has to be there
         assert state is not None  # noqa: S101 - a history begins with the start
@@ -504,8 +486,8 @@ class RunHandle(Speaking):
         try:
             if (await self._describe()).run_id != described.run_id:
                 raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.")
-            await _begin(
-                self._client.temporal, self.id, request, described.task_queue, reuse, memo, _priority(described)
+            await begin(
+                self._client.temporal, self.id, request, described.task_queue, reuse, memo, priority_of(described)
             )
         except WorkflowAlreadyStartedError as error:
             raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.") from error

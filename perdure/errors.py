@@ -85,6 +85,12 @@ class RunNotFound(PerdureError):
     kind = "not_found"
 
 
+class ForkError(PerdureError):
+    """A run can't be forked there; the text says where it can."""
+
+    kind = "usage"
+
+
 class FactNotFound(PerdureError):
     """Nothing is remembered under that id, or not any more."""
 

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from perdure.budgets import Additions
 from perdure.messages import JSON, Content, ContextHealth, Data, ResultStatus, RunStatus, Usage
+from perdure.state import Fork
 
 
 class EventBase(Data):
@@ -30,13 +31,14 @@ class EventBase(Data):
 
 
 class RunStarted(EventBase):
-    """The run exists. `resumed` if it goes on from a closed one."""
+    """The run exists. `resumed` if it goes on from a closed one, `forked_from` if from a step of another run."""
 
     type: Literal["run_started"]
     agent: str
     model: str
     spec_hash: str
     resumed: bool = False
+    forked_from: Fork | None = None
 
 
 class WorkerTookOver(EventBase):

@@ -12,7 +12,7 @@ GO_ON = "The limit was raised: tools can be called again. Go on where you stoppe
 ONCE_MORE = "The run was resumed: what failed may work now. Try it once more, or do something else."
 
 
-_AFRESH = {
+AFRESH = {
     "outcome": None,
     "closing": False,
     "malformed": 0,
@@ -34,7 +34,7 @@ def carried_on(state: RunState, more: Additions) -> RunState:
     counters stay; a run that it ended may go one round more before calls are refused again.
     """
     recall = state.recall if state.recall == "done" else ""
-    changed = {"limits": more.to(state.limits), "recall": recall, **_AFRESH}
+    changed = {"limits": more.to(state.limits), "recall": recall, **AFRESH}
     resumed = state.model_copy(deep=True, update=changed)
     resumed.borrowing = state.borrowing.model_copy(update={"over": False, "unfit": False})
     if state.closing:

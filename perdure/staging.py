@@ -30,6 +30,8 @@ def present(state: RunState, now: datetime) -> None:
     arguments: dict[str, JSON] = {"actions": actions}
     count = len(actions)
     why = f"{'One action is' if count == 1 else f'{count} actions are'} to be executed, in this order."
+    if state.forked_from:
+        why = f"{why} {state.may_repeat}"
     asked = CallState(
         call=ToolCall(id="", name="actions", arguments=arguments, ask=why),
         position=STAGED,

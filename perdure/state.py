@@ -293,8 +293,18 @@ class SessionTurn(Data):
         return f"{self.name}.{self.number}"
 
 
+class Fork(Data):
+    """The run and the step from which another run goes on."""
+
+    run_id: str
+    step: int
+
+
 SHAPE = 1
 """What runs that are started now can do; see `RunState.shape`."""
+
+
+AFTER_RESET = "The run was reset: the part that was left behind may have done this already."
 
 
 class RunState(BaseModel):
@@ -306,6 +316,7 @@ class RunState(BaseModel):
         before: The part of the transcript, and of the records, that was put away; `messages` and `records` come after.
         variables: What tools have written for each other and for the model; see `Agent(variables=…)`.
         recall: Whether the model has been told what is remembered.
+        forked_from: Where its first steps come from, which it has not taken itself.
         start: How many entries of the transcript were there before the run.
         began: When its first execution started, or the first one since it was resumed; None in that one itself.
         decided: What people have decided about calls since the context was last summed up, in words.
@@ -332,6 +343,7 @@ class RunState(BaseModel):
     pressure: Pressure = Pressure()
     began: datetime | None = None
     recall: Literal["", "asked", "done"] = ""
+    forked_from: Fork | None = None
     calls: list[CallState] = Field(default_factory=list[CallState])
     records: list[CallRecord] = Field(default_factory=list[CallRecord])
     staged: list[CallState] = Field(default_factory=list[CallState])  # to be executed after the answer
@@ -377,6 +389,16 @@ class RunState(BaseModel):
         """Those of them that have no result yet."""
         return [call for call in self.all_calls if call.status is not CallStatus.CLOSED]
 
+    @property
+    def may_repeat(self) -> str:
+        """Who else may have done what the run is about to do, as a sentence; "" where nobody has."""
+        if self.resets:
+            return AFTER_RESET
+        if source := self.forked_from:
+            where = f"{source.run_id} at step {source.step}"
+            return f"The run was forked from {where}: that one may have done this already."
+        return ""
+
     def find(self, name: str, *waiting: CallStatus) -> CallState | None:
         """Return the call with that position or provider's id; "" means the only one that waits so."""
         if not name:
@@ -394,3 +416,9 @@ def begin(
     rules: dict[str, Any] = {"limits": limits or spec.limits, "execution": execution, "start": start, **rest}
     first = UserMessage(role="user", content=content)
     return RunState(run_id=run_id, spec=spec, messages=[first], borrowing=Borrowing(parent=parent), **rules)
+
+
+def keyed(state: RunState) -> None:
+    """Give what is staged in a run that was forked the idempotency keys of that run, whose execution is known now."""
+    for call in state.staged:
+        call.key = call.key or f"{state.run_id}:{state.execution}:{call.position}"

@@ -163,9 +163,7 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
     return opened
 
 
-# -- after a reset of the workflow -------------------------------------------------------------------------
-
-AFTER_RESET = "The run was reset: the part that was left behind may have done this already."
+# -- after a reset of the workflow, or in a fork -----------------------------------------------------------
 
 
 def _epoch(state: RunState) -> str:
@@ -190,9 +188,10 @@ def fold_reset(state: RunState, execution: str, now: datetime) -> None:
 
 
 def _ask_after_reset(state: RunState, call: CallState, now: datetime) -> None:
-    if state.resets and call.effect != "read" and call.status in (CallStatus.READY, CallStatus.ASKING):
+    why = state.may_repeat
+    if why and call.effect != "read" and call.status in (CallStatus.READY, CallStatus.ASKING):
         call.status, call.asked_at = CallStatus.ASKING, now
-        call.call = call.call.model_copy(update={"ask": AFTER_RESET})
+        call.call = call.call.model_copy(update={"ask": why})
 
 
 def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:

@@ -13,7 +13,7 @@ from perdure.budgets import Allowance
 from perdure.memory import Circle, Learnt
 from perdure.messages import JSON, Content, Data, Entry, Saying, Segment, content_hash
 from perdure.policies import AgentSpec, Effect, Limits, Shaping
-from perdure.state import RunState, SessionTurn, begin
+from perdure.state import Fork, RunState, SessionTurn, begin, keyed
 
 WORKFLOW = "AgentWorkflow"
 MODEL = "perdure.model"
@@ -71,6 +71,7 @@ class RunRequest(Data):
         tenant: On whose behalf.
         max_history_events: The run continues as new when its history has so many; 0: when the engine suggests it.
         executions: How many executions of the run came before this one, which goes on from `carried`.
+        forked_from: Where a new run comes from that begins with `carried`.
     """
 
     input: Content = ""
@@ -90,6 +91,7 @@ class RunRequest(Data):
     tenant: str = ""
     max_history_events: int = 0
     executions: int = 0
+    forked_from: Fork | None = None
 
 
 def packed_state(state: RunState) -> str:
@@ -111,7 +113,10 @@ def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
             more["before"] = request.before.model_copy(update={"records": 0})
         return begin(run_id, request.spec, request.input, request.limits, execution[-12:], request.parent, **more)
     carried = carried.model_copy(deep=True, update={"spec": request.spec})
-    return carried if request.executions else carried.model_copy(update={"execution": execution[-12:]})
+    if not request.executions:
+        carried.execution = execution[-12:]
+        keyed(carried)
+    return carried
 
 
 _GIVEN = ("shape", "before", "variables", "session", "queued", "user", "tenant")

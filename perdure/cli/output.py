@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from perdure.errors import AgentError, PerdureError, SessionNameError, VariableError
+from perdure.errors import AgentError, ForkError, PerdureError, SessionNameError, VariableError
 
 DONE, FAILED, MISUSE, WAITING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 """Exit codes."""
@@ -185,7 +185,7 @@ def _fail(error: Exception, *, envelope: bool) -> int:
 def _told(error: Exception) -> tuple[str, str, int]:
     """Return kind, sentence and exit code."""
     match error:
-        case Misuse() | AgentError() | SessionNameError() | VariableError():
+        case Misuse() | AgentError() | ForkError() | SessionNameError() | VariableError():
             return error.kind, str(error), MISUSE
         case PerdureError():
             return error.kind, str(error), FAILED

@@ -39,6 +39,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "status": standing.status(projection),
         "agent": state.spec.name,
         "model": state.spec.model,
+        "forked_from": state.forked_from,
         "limits": state.limits,
         "started_at": projection.started_at,
         "waiting": list(standing.requests(projection)),
@@ -111,6 +112,7 @@ def _state(projection: Projection) -> RunState:
 def _head(
     projection: Projection, state: RunState, result: RunResult, page: str | None, stream: TextIO
 ) -> Iterator[str]:
+    source = state.forked_from
     started = projection.started_at or datetime.now(UTC)
     took = result.duration if projection.ended else datetime.now(UTC) - started
     failure = f" ({safe(result.failure)})" if result.failure else ""
@@ -119,6 +121,7 @@ def _head(
         ("Run", paint(safe(projection.run_id), "bold", stream)),
         ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
         ("Task", one_line(story.words(projection.task or _first(state)), 300)),
+        ("Forked", f"from {safe(source.run_id)} at step {source.step}" if source else ""),
         ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
         ("Reason", one_line(result.reason or standing.held(state), 1000)),
         ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),

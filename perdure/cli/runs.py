@@ -110,12 +110,7 @@ def run(
         begun = session.finish(_start(settings, agent, task, steps))
     else:
         begun = session.finish(_sent(settings, agent, task, steps, in_session, when_busy, wait=not detach))
-    if detach:
-        if begun.words and not as_json:
-            say(f"Run {safe(begun.run_id)}{begun.words}.")
-        emit({"run_id": begun.run_id, **begun.told}) if as_json else data(begun.run_id)
-        return DONE
-    return _follow(settings, begun, no_wait=no_wait, as_json=as_json)
+    return take_up(settings, begun, detach=detach, no_wait=no_wait, as_json=as_json)
 
 
 def resume(
@@ -145,10 +140,7 @@ def resume(
         calls=dict(_calls(text) for text in add_calls or []),
     )
     session.finish(_resume(settings, run_id, more, reason))
-    if detach:
-        emit({"run_id": run_id}) if as_json else data(run_id)
-        return DONE
-    return _follow(settings, Begun(run_id), no_wait=no_wait, as_json=as_json)
+    return take_up(settings, Begun(run_id), detach=detach, no_wait=no_wait, as_json=as_json)
 
 
 def _calls(text: str) -> tuple[str, int]:
@@ -250,6 +242,16 @@ async def _chosen(client: Client, reference: str, task: Task, steps: int | None)
 async def _resume(settings: Settings, run_id: str, more: Additions, reason: str) -> None:
     client = await session.connect(settings)
     await client.handle(run_id).resume(more, reason=reason)
+
+
+def take_up(settings: Settings, begun: Begun, *, detach: bool, no_wait: bool, as_json: bool) -> int:
+    """Follow a run that was just begun, or leave it alone; return the exit code."""
+    if detach:
+        if begun.words and not as_json:
+            say(f"Run {safe(begun.run_id)}{begun.words}.")
+        emit({"run_id": begun.run_id, **begun.told}) if as_json else data(begun.run_id)
+        return DONE
+    return _follow(settings, begun, no_wait=no_wait, as_json=as_json)
 
 
 def _follow(settings: Settings, run: Begun, *, no_wait: bool, as_json: bool) -> int:

@@ -84,7 +84,9 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
     """Return what happened, in words."""
     match event:
         case ev.RunStarted():
-            verb = "resumed" if event.resumed else "started"
+            source = event.forked_from
+            forked = f"forked from {safe(source.run_id)} at step {source.step}" if source else ""
+            verb = "resumed" if event.resumed else forked or "started"
             return f"{verb}: agent {safe(event.agent)}, model {safe(event.model)}"
         case ev.WorkerTookOver():
             return f"worker {safe(event.worker)} has it"

@@ -169,7 +169,8 @@ class Projection(Lending):
             agent=request.spec.name,
             model=request.spec.model,
             spec_hash=content_hash(self.state.spec),
-            resumed=request.carried is not None or bool(request.packed),
+            resumed=request.forked_from is None and (request.carried is not None or bool(request.packed)),
+            forked_from=request.forked_from,
         )
         return None
 

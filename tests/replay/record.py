@@ -31,9 +31,8 @@ from perdure.testing import ScriptedModel
 from perdure.wire import STATE
 from perdure.worker import serving
 from tests.replay.replaying import HERE, NAMES, end_of, replayed
-from tests.replay.scenarios import BOOKINGS, SCENARIOS, Scenario, book_elsewhere
+from tests.replay.scenarios import BOOKINGS, QUEUE, SCENARIOS, Scenario, book_elsewhere
 
-QUEUE = "replay"
 _IDENTITY = re.compile(r"(perdure )?\d+@[^\s\"-]+")
 
 
@@ -58,7 +57,7 @@ async def record(name: str, scenario: Scenario, client: Client, settings: Settin
         if scenario.before:
             await scenario.before(client)
         client.settings = settings.model_copy(update={"max_history_events": scenario.max_events})
-        handle = await client.start(agent, "Please do it.", id=name.replace("_", "-"), task_queue=QUEUE)
+        handle = await scenario.start(client, agent, name.replace("_", "-"))
         if scenario.meanwhile:
             async with asyncio.timeout(30):
                 await scenario.meanwhile(handle, client)

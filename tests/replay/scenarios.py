@@ -11,6 +11,7 @@ from typing import Any
 from temporalio import activity
 
 from perdure import (
+    Agent,
     Approval,
     Client,
     ContextPolicy,
@@ -28,12 +29,28 @@ from perdure.client import RunHandle
 from perdure.models import ModelRequest
 
 Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
+Start = Callable[[Client, Agent, str], Coroutine[Any, Any, RunHandle]]
 BOOKINGS = "replay-bookings"
+QUEUE = "replay"
+
+
+async def begin(client: Client, agent: Agent, run_id: str) -> RunHandle:
+    """Start the run."""
+    return await client.start(agent, "Please do it.", id=run_id, task_queue=QUEUE)
+
+
+async def fork(client: Client, agent: Agent, run_id: str) -> RunHandle:
+    """Let a run come to its end, and start one that goes on from its second step."""
+    source = await begin(client, agent, f"{run_id}-source")
+    await until(source, "approval_requested")
+    await source.approve(by="ann")
+    await source.result()
+    return await source.fork(2, say="And once more.", instructions="Be brief.", id=run_id)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A model's replies, the agent's tools and options, and what people do meanwhile, and before.
+    """A model's replies, the agent's tools and options, what people do meanwhile, and before; how it is started.
 
     Where it continues as new when its history has `max_events`, each of its `executions` is recorded.
     """
@@ -45,6 +62,7 @@ class Scenario:
     before: Callable[[Client], Coroutine[Any, Any, None]] | None = None
     max_events: int | None = None
     executions: int = 1
+    start: Start = begin
 
 
 # -- tools -------------------------------------------------------------------------------------------------
@@ -232,6 +250,14 @@ async def approve_staged(handle: RunHandle, client: Client) -> None:
     request = await until(handle, "approval_requested")
     signal = {"call": "staged", "hash": request.hash, "by": "ann"}
     await client.temporal.get_workflow_handle(handle.id).signal("approve", signal)
+
+
+async def approve_all(handle: RunHandle, client: Client) -> None:
+    """Approve an effect that a run before may have had, and all that it had staged."""
+    del client
+    for nth in (1, 2):
+        request = await until(handle, "approval_requested", nth)
+        await handle.approve(request.call, by="ann")
 
 
 async def speak_too_early(handle: RunHandle, client: Client) -> None:
@@ -447,6 +473,17 @@ SCENARIOS = {
         [look],
         before=enter_notes,
         options={"memory": Memory(scopes=["agent"], recall=1, remember=False)},
+    ),
+    "forked": Scenario(
+        [
+            calls(call("look", where="attic")),
+            calls(call("paint", colour="red"), call("wire", what="a chair")),
+            calls(call("paint", colour="blue")),
+            "Painted.",
+        ],
+        [look, paint, wire],
+        approve_all,
+        start=fork,
     ),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
     "malformed_output": Scenario([""]),

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 WIRING = {
-    *("archive", "cli", "client", "earlier", "listing", "notebook", "sessions", "speaking", "starter", "worker"),
+    *("archive", "cli", "client", "earlier", "forks", "listing", "notebook", "sessions", "speaking"),
+    *("starter", "starting", "worker"),
     "testing",
     "examples",
 }
