@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from functools import partial
+
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
@@ -9,9 +12,13 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities.conversations import QUERY_PATIENCE, Conversations, asking
 from perdure.activities.heartbeats import heartbeats
 from perdure.activities.stores import Blobs, run_owner, segments
+from perdure.activities.stores.patience import patiently
 from perdure.errors import ConnectionFailed
 from perdure.messages import CallRecord, Segment
 from perdure.wire import PUT_AWAY, RECORDS, PutAway
+
+_PATIENCE = timedelta(seconds=30)
+"""How long an attempt waits for a store that is down."""
 
 _DEFECT_TRIES = 5
 
@@ -42,9 +49,10 @@ class Archivist:
         async with heartbeats():
             entries = await self._conversations.part(run_id, request, asking(self._client))
             records = await self._records(run_id, request.records)
+            owner = run_owner(self._client.namespace, run_id)
+            write = partial(segments.write, self._blobs, owner, request.before, entries, records)
             try:
-                owner = run_owner(self._client.namespace, run_id)
-                segment = await segments.write(self._blobs, owner, request.before, entries, records)
+                segment = await patiently(write, _PATIENCE, f"run {run_id} waits for the store")
             except ConnectionFailed as error:
                 raise ApplicationError(str(error), type=error.kind) from None
         if segment.head != request.head or len(records) != request.records:

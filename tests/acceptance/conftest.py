@@ -90,6 +90,7 @@ dawdler = agent("dawdler")
 hostile = agent("hostile")
 only = Agent(f"only-{HERE.name}", f"scripted:{HERE / 'hostile.json'}")
 tireless = agent("tireless", limits=Limits(steps=2))
+marathon = agent("marathon", limits=Limits(steps=20))
 thrifty = agent("thrifty", limits=Limits(steps=2, on_exhausted="ask"))
 curious = agent("curious")
 sociable = agent("sociable")
@@ -134,6 +135,11 @@ SCRIPTS: dict[str, Any] = {
     "renter": [
         {"calls": [{"name": "rent", "arguments": {"room": 1}}, {"name": "rent", "arguments": {"room": 13}}]},
         {"calls": [{"name": "send", "arguments": {"to": "ann"}}]},
+    ],
+    "marathon": [
+        *({"calls": [{"name": "look", "arguments": {"name": f"runner {n}"}}]} for n in range(8)),
+        {"calls": [{"name": "send", "arguments": {"to": "ann"}}]},
+        {"text": "Home."},
     ],
     "tireless": [{"text": "More.", "calls": [{"name": "look", "arguments": {"name": "ada"}}]}],
 }

@@ -17,6 +17,8 @@ from perdure.state import CallStatus
 from perdure.tools import ToolContext, ask_user, tool
 from tests.integration.test_reset import reset
 
+PATIENCE = 60
+
 ROOM = Limits(steps=1_000, input_tokens=None, output_tokens=None)
 
 
@@ -223,6 +225,45 @@ async def test_store_that_is_down_delays_the_run_and_loses_nothing(short: Any, m
     assert done.result.status == "completed"
     assert len(done.result.calls) == 16
     assert [str(entry.content) for entry in done.projection.entries if entry.role == "user"] == ["go", "Are you there?"]
+
+
+async def test_run_is_cancelled_at_once_while_it_waits_for_the_store(short: Any, monkeypatch: Any) -> None:
+    tries: list[str] = []
+
+    async def refuses(_: Any, __: bytes, owner: Any) -> str:
+        tries.append(owner)
+        raise ConnectionFailed("The store is away.")
+
+    with monkeypatch.context() as away:
+        away.setattr(SQLBlobs, "put", refuses)
+        handle = await short.start(script(8), [look], limits=ROOM)
+        while not tries:
+            await asyncio.sleep(0.05)  # nothing tells
+        await handle.cancel("enough")
+        done = await short.end(handle)
+    assert done.result.status == "cancelled"
+    assert len(await executions(short, handle.id)) == 1
+    assert [record.status for record in done.result.calls if record.status != "ok"] in ([], ["open"], ["open"] * 2)
+
+
+async def test_worker_that_stops_while_it_puts_away_leaves_that_to_another(short: Any, monkeypatch: Any) -> None:
+    reached, put = asyncio.Event(), SQLBlobs.put
+
+    async def hangs(self: Any, data: bytes, owner: Any) -> str:
+        if reached.is_set():
+            return await put(self, data, owner)
+        reached.set()
+        await asyncio.sleep(PATIENCE)
+        raise AssertionError
+
+    monkeypatch.setattr(SQLBlobs, "put", hangs)
+    handle = await short.start(script(8), [look], limits=ROOM)
+    await asyncio.wait_for(reached.wait(), PATIENCE)
+    await short.stop()
+    await short.serve(*short.agents)  # with an empty memory
+    done = await short.end(handle)
+    assert done.result.status == "completed"
+    assert len({result.content for result in done.results}) == len(done.result.calls) == 16
 
 
 async def test_records_of_a_long_run_come_from_the_store_or_else_from_the_engine(short: Any, monkeypatch: Any) -> None:
