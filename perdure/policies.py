@@ -134,7 +134,7 @@ class ContextPolicy(Data):
         compact_at: A request that would fill more than this share of the window is not sent: the context is compacted
             first. Default 0.75.
         compact_to: The share that it fills afterwards, at most, as far as the newest turns allow it. Default 0.4.
-        keep_turns: Results of so many of the newest turns of the model are shown whole, as far as they fit. Default 6.
+        keep_turns: Results of so many of the newest turns of the model stay whole, as far as they fit. Default 6.
         long_result: Bytes from which on a result outside of those turns is shown as a preview. Default 2,000.
         summary_model: `PROVIDER:NAME` that writes summaries; the agent's own models stand in for it. Default None: they
             write them themselves.
