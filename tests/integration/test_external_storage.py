@@ -9,10 +9,11 @@ from perdure.activities import stores
 from perdure.client import Client
 from perdure.errors import ConnectionFailed, PerdureError
 from perdure.messages import UserMessage
-from perdure.policies import Limits
+from perdure.policies import ContextPolicy, Limits
 from perdure.tools import tool
 
 ROOM = Limits(input_tokens=None, output_tokens=None)
+WIDE = ContextPolicy(window=100_000_000)
 MEGABYTE = "0123456789" * 100_000
 
 
@@ -47,14 +48,14 @@ def size(events):
 
 
 async def test_a_result_of_a_run_may_be_larger_than_a_history_takes(stage):
-    done = await stage.run([*LONG, "done"], [look], limits=REFUSED)
+    done = await stage.run([*LONG, "done"], [look], context=WIDE, limits=REFUSED)
     assert (done.result.status, done.result.text) == ("completed", "done")
     assert [call.arguments["text"] for call in done.result.calls] == [f"{n}{MEGABYTE[:750_000]}" for n in range(3)]
     assert (await history(stage, done.handle))[-1].ByteSize() < 2_000
 
 
 async def test_a_failed_run_keeps_its_partial_result_however_large(stage):
-    done = await stage.run([*LONG, NO_KEY], [look], limits=REFUSED)
+    done = await stage.run([*LONG, NO_KEY], [look], context=WIDE, limits=REFUSED)
     assert done.result.status == "failed"
     assert [len(call.arguments["text"]) for call in done.result.calls] == [750_001] * 3
     assert (await history(stage, done.handle))[-1].ByteSize() < 2_000
@@ -62,7 +63,7 @@ async def test_a_failed_run_keeps_its_partial_result_however_large(stage):
 
 async def test_a_run_with_a_large_state_is_resumed(stage):
     last = ["done", NO_KEY]
-    failed = await stage.run([*LONG, lambda _: last.pop()], [look], limits=REFUSED)
+    failed = await stage.run([*LONG, lambda _: last.pop()], [look], context=WIDE, limits=REFUSED)
     assert failed.result.status == "failed"
     await failed.handle.resume()
     done = await stage.end(failed.handle)
@@ -74,7 +75,7 @@ async def test_a_run_with_a_large_state_is_resumed(stage):
 
 
 async def test_a_large_task_is_in_the_history_by_reference_alone(stage):
-    done = await stage.run([looking("x"), "done"], [look], task=MEGABYTE * 8, limits=ROOM)
+    done = await stage.run([looking("x"), "done"], [look], task=MEGABYTE * 8, context=WIDE, limits=ROOM)
     assert done.result.status == "completed"
     assert {request.messages[0].content for request in stage.model.requests} == {MEGABYTE * 8}
     assert size(await history(stage, done.handle)) < 20_000
@@ -91,7 +92,7 @@ async def test_a_large_message_reaches_the_model_with_and_without_a_worker(stage
         """Act."""
         return ""
 
-    handle = await stage.start([{"calls": [{"name": "act"}]}, "one", "two"], [act], limits=ROOM)
+    handle = await stage.start([{"calls": [{"name": "act"}]}, "one", "two"], [act], context=WIDE, limits=ROOM)
     await stage.until(handle, "approval_requested")
     await handle.say(MEGABYTE * 3)
     await stage.stop()
@@ -121,7 +122,7 @@ async def test_32_results_and_arguments_at_once_pass_what_one_message_of_the_eng
 
     calls = [{"name": "give", "arguments": {"number": n, "text": "a" * 40_000}} for n in range(32)]
     limits = ROOM.model_copy(update={"parallel_reads": 32})
-    done = await stage.run([{"calls": calls}, "done"], [give], limits=limits)
+    done = await stage.run([{"calls": calls}, "done"], [give], context=WIDE, limits=limits)
     assert done.result.status == "completed"
     assert [result.content[:9] for result in done.results] == [f"{n:09}" for n in range(32)]
     assert {len(result.content) for result in done.results} == {200_000}
@@ -134,7 +135,7 @@ async def test_32_large_results_at_once_are_a_small_part_of_the_history(stage):
         return f"{number:09}," * 200_000
 
     calls = [{"name": "give", "arguments": {"number": n}} for n in range(32)]
-    done = await stage.run([{"calls": calls}, "done"], [give], limits=ROOM)
+    done = await stage.run([{"calls": calls}, "done"], [give], context=WIDE, limits=ROOM)
     assert {result.size for result in done.results} == {2_000_000}
     assert len({result.ref for result in done.results}) == 32
     assert size(await history(stage, done.handle)) < 32 * 2 * 65_536
@@ -142,7 +143,7 @@ async def test_32_large_results_at_once_are_a_small_part_of_the_history(stage):
 
 async def test_a_large_result_of_a_tool_elsewhere_comes_through_and_is_cut(stage):
     await stage.serve_elsewhere(lambda arguments: MEGABYTE * 3)
-    done = await stage.run([{"calls": [{"name": "act"}]}, "x"], [stage.elsewhere()], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "act"}]}, "x"], [stage.elsewhere()], context=WIDE, limits=ROOM)
     [result] = done.results
     assert (result.status, result.size, result.ref, len(result.content)) == ("ok", 3_000_000, None, 65_536)
 
@@ -176,7 +177,7 @@ async def until_fault(handle):
 
 
 async def test_a_store_that_is_away_delays_a_run_that_needs_it_and_fails_nothing(stage, away):
-    agent = stage.agent([looking("x"), "done"], [look], limits=ROOM)
+    agent = stage.agent([looking("x"), "done"], [look], context=WIDE, limits=ROOM)
     await stage.serve(agent)
     away.set()
     handle = await stage.client.start(agent, MEGABYTE, task_queue=stage.queue)
@@ -187,7 +188,7 @@ async def test_a_store_that_is_away_delays_a_run_that_needs_it_and_fails_nothing
 
 
 async def test_a_result_that_the_store_can_not_take_yet_is_given_later(stage, away):
-    agent = stage.agent([*LONG, lambda _: away.set() or "done"], [look], limits=REFUSED)
+    agent = stage.agent([*LONG, lambda _: away.set() or "done"], [look], context=WIDE, limits=REFUSED)
     await stage.serve(agent)
     handle = await stage.client.start(agent, "go", task_queue=stage.queue)
     assert "The store is away." in await asyncio.wait_for(until_fault(handle), 30)
@@ -207,7 +208,7 @@ async def test_an_effect_of_large_arguments_and_report_needs_no_store(stage, awa
 
     away.set()
     script = [{"calls": [{"name": "act", "arguments": {"text": MEGABYTE}}]}, lambda _: away.clear() or "done"]
-    done = await stage.run(script, [act], limits=ROOM)
+    done = await stage.run(script, [act], context=WIDE, limits=ROOM)
     assert [(result.status, result.size, len(result.content)) for result in done.results] == [("ok", None, 200_000)]
     assert ledger == [MEGABYTE]
 

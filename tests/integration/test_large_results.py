@@ -10,11 +10,12 @@ from perdure import worker
 from perdure.activities.stores import store_of
 from perdure.errors import ConnectionFailed
 from perdure.messages import ToolMessage, blob_ref
-from perdure.policies import Limits
+from perdure.policies import ContextPolicy, Limits
 from perdure.results import render_result
 from perdure.tools import Done, ask_user, tool
 
-ROOM = Limits(input_tokens=None)
+ROOMY = {"limits": Limits(input_tokens=None), "context": ContextPolicy(window=10_000_000)}
+"""Options of an agent that ends for no length, and is shown all of it."""
 
 
 def book(lines: int) -> str:
@@ -67,7 +68,7 @@ async def stored(stage, ref):
 
 
 async def test_a_model_reads_on_to_the_end_of_what_it_was_shown_in_part(stage):
-    done = await stage.run([{"calls": [{"name": "give"}]}, *[reading(limit=65_536)] * 5, "read"], [give], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "give"}]}, *[reading(limit=65_536)] * 5, "read"], [give], **ROOMY)
     assert done.result.text == "read"
     assert {result.status for result in done.results} == {"ok"}
     assert "".join(result.content for result in done.results) == BOOK
@@ -78,12 +79,12 @@ async def test_a_model_reads_on_to_the_end_of_what_it_was_shown_in_part(stage):
 
 
 async def test_a_model_finds_a_place_in_what_it_was_not_shown(stage):
-    done = await stage.run([{"calls": [{"name": "give"}]}, reading(find="LINE 19999"), "found"], [give], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "give"}]}, reading(find="LINE 19999"), "found"], [give], **ROOMY)
     assert done.results[1].content.endswith("line 19999: 上海")
 
 
 async def test_the_tool_is_offered_from_the_first_cut_result_on(stage):
-    await stage.run([{"calls": [{"name": "give"}]}, "cut"], [give], limits=ROOM)
+    await stage.run([{"calls": [{"name": "give"}]}, "cut"], [give], **ROOMY)
     first, second = ([one.name for one in request.tools] for request in stage.model.requests)
     assert (first, second) == (["give"], ["give", "read_result"])
 
@@ -91,7 +92,7 @@ async def test_the_tool_is_offered_from_the_first_cut_result_on(stage):
 async def test_a_handle_that_the_model_was_not_given_is_refused_with_those_that_there_are(stage):
     ref = blob_ref(BOOK.encode())
     other = {"calls": [{"name": "read_result", "arguments": {"handle": ref[:-1] + "x"}}]}
-    done = await stage.run([other, {"calls": [{"name": "give"}]}, other, "x"], [give], limits=ROOM)
+    done = await stage.run([other, {"calls": [{"name": "give"}]}, other, "x"], [give], **ROOMY)
     first, _, second = done.results
     assert (first.status, first.error_type) == ("error", "invalid_arguments")
     assert first.suggestion == "All results were shown whole."
@@ -99,7 +100,7 @@ async def test_a_handle_that_the_model_was_not_given_is_refused_with_those_that_
 
 
 async def test_an_offset_beyond_the_end_is_an_error_that_says_how_long_it_is(stage):
-    done = await stage.run([{"calls": [{"name": "give"}]}, reading(offset=10**9), "x"], [give], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "give"}]}, reading(offset=10**9), "x"], [give], **ROOMY)
     error = done.results[1]
     assert (error.status, error.error_type) == ("error", "offset")
     assert str(len(BOOK.encode())) in (error.message or "")
@@ -114,7 +115,7 @@ async def test_a_tool_of_the_agent_by_that_name_is_the_agents(stage):
     done = await stage.run(
         [{"calls": [{"name": "give"}]}, {"calls": [{"name": "read_result", "arguments": {"handle": "h"}}]}, "x"],
         [give, mine],
-        limits=ROOM,
+        **ROOMY,
     )
     assert done.results[1].content == "mine: h"
     assert [one.name for one in stage.model.requests[-1].tools] == ["give", "read_result"]
@@ -124,7 +125,7 @@ async def test_no_approval_is_needed_to_read_on(stage):
     done = await stage.run(
         [{"calls": [{"name": "look"}]}, reading(), "x"],
         [tool(effect="read", name="look", approval="never")(whole_book)],
-        limits=ROOM,
+        **ROOMY,
         approval="always",
     )
     assert [result.status for result in done.results] == ["ok", "ok"]
@@ -171,7 +172,7 @@ async def test_a_store_that_is_away_just_after_an_effect_causes_no_second_one(st
         return BOOK
 
     away.left = 5
-    done = await stage.run([{"calls": [{"name": "act"}]}, "x"], [act], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "act"}]}, "x"], [act], **ROOMY)
     assert away.left == 0
     assert len(ledger) == 1
     [result] = done.results
@@ -202,7 +203,7 @@ async def test_a_worker_that_stops_while_the_store_is_away_reports_what_was_done
         return BOOK
 
     away.left = float("inf")
-    handle = await stage.start([{"calls": [{"name": "act"}]}, "x"], [act], limits=ROOM)
+    handle = await stage.start([{"calls": [{"name": "act"}]}, "x"], [act], **ROOMY)
     await asyncio.wait_for(away.refused.wait(), 30)
     await stage.stop()
     away.left = 0
@@ -215,7 +216,7 @@ async def test_a_worker_that_stops_while_the_store_is_away_reports_what_was_done
 async def test_a_local_read_is_kept_as_well(stage, away):
     away.left = 2
     local = tool(effect="read", name="look", local=True)(whole_book)
-    done = await stage.run([{"calls": [{"name": "look"}]}, reading(), "x"], [local], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "look"}]}, reading(), "x"], [local], **ROOMY)
     assert [result.status for result in done.results] == ["ok", "ok"]
     assert BOOK.startswith(done.results[0].content + done.results[1].content)
 
@@ -236,7 +237,7 @@ async def test_what_a_fallback_or_a_probe_returns_is_kept_as_well(stage):
         """Act."""
         raise OSError
 
-    done = await stage.run([{"calls": [{"name": "look"}, {"name": "act"}]}, "x"], [look, act, other], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "look"}, {"name": "act"}]}, "x"], [look, act, other], **ROOMY)
     assert [(result.status, result.ref) for result in done.results] == [("ok", blob_ref(BOOK.encode()))] * 2
 
 
@@ -254,7 +255,7 @@ async def test_a_compensation_is_given_all_that_the_tool_returned(stage):
         return ""
 
     script = [{"calls": [{"name": "act"}]}, {"calls": [{"name": "wait"}]}]
-    handle = await stage.start(script, [act, wait], compensate_on=["cancelled"], limits=ROOM)
+    handle = await stage.start(script, [act, wait], compensate_on=["cancelled"], **ROOMY)
     await stage.until(handle, "approval_requested")
     await handle.cancel("enough")
     done = await stage.end(handle)
@@ -271,7 +272,7 @@ async def test_a_large_result_that_a_person_gives_is_kept_as_well(stage):
         """Act."""
         raise OSError
 
-    handle = await stage.start([{"calls": [{"name": "act"}]}, reading(limit=65_536), "x"], [act], limits=ROOM)
+    handle = await stage.start([{"calls": [{"name": "act"}]}, reading(limit=65_536), "x"], [act], **ROOMY)
     await stage.until(handle, "in_doubt")
     await handle.settle("1.1", "done", result={"book": BOOK})
     done = await stage.end(handle)
@@ -283,7 +284,7 @@ async def test_a_large_result_that_a_person_gives_is_kept_as_well(stage):
 
 async def test_a_long_answer_to_a_question_is_kept_as_well(stage):
     asking = {"calls": [{"name": "ask_user", "arguments": {"question": "Which book?"}}]}
-    handle = await stage.start([asking, reading(limit=65_536), "x"], [ask_user], limits=ROOM)
+    handle = await stage.start([asking, reading(limit=65_536), "x"], [ask_user], **ROOMY)
     await stage.until_status(handle, "waiting_input")
     await handle.answer(BOOK)
     done = await stage.end(handle)
@@ -299,6 +300,6 @@ async def test_a_result_of_40_megabytes_costs_the_history_no_more_than_its_begin
         """Give."""
         return "0123456789" * 4_000_000
 
-    done = await stage.run([{"calls": [{"name": "huge"}]}, reading(offset=39_999_990), "x"], [huge], limits=ROOM)
+    done = await stage.run([{"calls": [{"name": "huge"}]}, reading(offset=39_999_990), "x"], [huge], **ROOMY)
     assert (done.results[0].size, done.results[1].content) == (40_000_000, "0123456789")
     assert await history(stage, done.handle) < 2 * 65_536
