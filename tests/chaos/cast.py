@@ -1,7 +1,7 @@
 """The agent whose worker is killed: tools of every effect, and a model that plays what the task says.
 
 A task is JSON: `{"run": ID, "replies": [...]}`; see `perdure.testing.script` for the replies. Each tool tells the
-stage that it is before and after its effect.
+stage that it is before and after its effect, and so does the store of what it keeps for a run.
 """
 
 import asyncio
@@ -15,9 +15,11 @@ from temporalio import activity
 
 from perdure import Agent, Done, NotDone, ToolContext, ask_user, tool
 from perdure.activities.providers import register
+from perdure.activities.stores.sql import SQLStore
 from perdure.messages import AssistantMessage
 from perdure.models import ModelReply
 from perdure.testing import ScriptedModel
+from tests.chaos.stage import returned
 
 
 def tell_blocking(op, **said):
@@ -75,33 +77,37 @@ def effect_of(ctx, name, idempotent):
     return {**said, "idempotent": idempotent}
 
 
+SHOWN = 1_000
+"""Bytes of a result that the model is shown."""
+
+
 def performing(name, *, effect, timeout=60, **options):
     """Return an async tool that has an effect on the ledger, or reads from it."""
 
-    async def perform(ctx: ToolContext, run: str, ask: str = "", careful: bool = False) -> str:
+    async def perform(ctx: ToolContext, run: str, ask: str = "", careful: bool = False, big: int = 0) -> str:
         await tell("at", run=ctx.run_id, point=f"{name} before")
         if careful and ctx.cancelled:
             return "too late: nothing was done"
         said = effect_of(ctx, name, idempotent=effect != "unsafe")
         answer = await tell("effect", **said)
         await tell("at", run=ctx.run_id, point=f"{name} after")
-        return f"{name} {answer['number']}"
+        return returned(name, answer["number"], big)
 
-    return tool(name=name, description=f"{name} something", effect=effect, timeout=timeout, approval=asks, **options)(
-        perform
-    )
+    described = {"name": name, "description": f"{name} something", "effect": effect, "approval": asks}
+    return tool(**described, timeout=timeout, result_limit=SHOWN, **options)(perform)
 
 
 def paying_in_thread(name, **options):
     """Return a sync tool with an unsafe effect, in a thread that nobody can stop."""
 
-    def perform(ctx: ToolContext, run: str, ask: str = "") -> str:
+    def perform(ctx: ToolContext, run: str, ask: str = "", big: int = 0) -> str:
         tell_blocking("at", run=ctx.run_id, point=f"{name} before")
         answer = tell_blocking("effect", **effect_of(ctx, name, idempotent=False))
         tell_blocking("at", run=ctx.run_id, point=f"{name} after")
-        return f"{name} {answer['number']}"
+        return returned(name, answer["number"], big)
 
-    return tool(name=name, description=f"{name} something", timeout=60, approval=asks, **options)(perform)
+    described = {"name": name, "description": f"{name} something", "timeout": 60, "approval": asks}
+    return tool(**described, result_limit=SHOWN, **options)(perform)
 
 
 async def dismiss(ctx: ToolContext, result: str, **_: object) -> str:
@@ -132,6 +138,25 @@ TOOLS = [
     performing("pay_probed_soon", effect="unsafe", probe=was_done, timeout=2),
     ask_user,
 ]
+
+
+# -- the store ---------------------------------------------------------------------------------------------
+
+_put = SQLStore.put
+
+
+async def put_on_stage(self, data, owner):
+    """Keep it, and tell the stage so: `tool put before`, `put_away put after`."""
+    kind, run = activity.info().activity_type if activity.in_activity() else "perdure.workflow", owner.partition("/")[2]
+    what = kind.removeprefix("perdure.") if kind.startswith("perdure.") else "tool"
+    await tell("at", run=run, point=f"{what} put before")
+    ref = await _put(self, data, owner)
+    await tell("at", run=run, point=f"{what} put after")
+    return ref
+
+
+if "CHAOS_STAGE" in os.environ:  # in a worker, not where the agent is only looked at
+    setattr(SQLStore, "put", put_on_stage)  # noqa: B010
 
 
 # -- the model ---------------------------------------------------------------------------------------------

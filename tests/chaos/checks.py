@@ -2,12 +2,15 @@
 
 import asyncio
 
+from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from perdure.engine.converter import data_converter
 from perdure.events import position_key
 from perdure.workflows.agent import AgentWorkflow
 from tests.chaos.play import Case, Played
+from tests.chaos.stage import returned
 
 
 def check_sound(played: Played, case: Case):
@@ -29,10 +32,12 @@ def check_run(played: Played):
     """Assert what has to hold for every run."""
     assert played.trouble == ""
     assert played.ended
-    assert played.executions == 1
+    assert played.executions == len(played.histories)
     check_ledger(played)
     check_transcript(played)
-    check_history(played)
+    check_large(played)
+    for history in played.histories:
+        check_history(history)
     check_events(played)
 
 
@@ -50,11 +55,11 @@ def check_ledger(played: Played):
 
 def check_transcript(played: Played):
     """Assert that each call has exactly one result, in call order, and that the order of execution is told right."""
-    assert played.state
+    assert played.projection
     asked: list[str] = []
     answered: list[str] = []
     orders: list[int | None] = []
-    for message in played.state.messages:
+    for message in played.projection.entries:
         match message.role:
             case "assistant":
                 assert asked == answered
@@ -70,20 +75,35 @@ def check_transcript(played: Played):
     assert sorted(started) == list(range(1, len(started) + 1))
 
 
-def check_history(played: Played):
+def check_large(played: Played):
+    """Assert that the store has the whole of each result that the model was shown in part."""
+    assert played.projection
+    for entry in played.projection.entries:
+        if entry.role == "tool" and entry.result.size is not None:
+            assert entry.result.ref, entry.result
+            whole = played.kept[entry.result.ref].decode()
+            name, number, *rest = whole.split(" ")
+            assert whole == returned(name, number, 8 * len(rest))
+            assert len(whole) == entry.result.size
+            assert entry.result.content.startswith(f"{entry.result.name} {number} 0000000")
+
+
+def check_history(history: WorkflowHistory):
     """Assert that no workflow task failed, and that the history replays with the same code."""
-    assert played.history
-    names = [event.WhichOneof("attributes") for event in played.history.events]
+    names = [event.WhichOneof("attributes") for event in history.events]
     failed = [
         event.workflow_task_failed_event_attributes
-        for event, name in zip(played.history.events, names, strict=True)
+        for event, name in zip(history.events, names, strict=True)
         if name == "workflow_task_failed_event_attributes"
+        # It was about to continue as new, or to end, when something else happened: it is asked again.
+        and event.workflow_task_failed_event_attributes.cause
+        != WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
     ]
     assert not failed
     replayer = Replayer(
         workflows=[AgentWorkflow], workflow_runner=UnsandboxedWorkflowRunner(), data_converter=data_converter
     )
-    replayed = asyncio.run(replayer.replay_workflow(played.history, raise_on_replay_failure=False))
+    replayed = asyncio.run(replayer.replay_workflow(history, raise_on_replay_failure=False))
     assert replayed.replay_failure is None
 
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowHistory
 
 from perdure.errors import PerdureError, RunEnded
 from perdure.events import ApprovalRequested, Event, InDoubt
-from perdure.messages import RunResult, RunStatus
+from perdure.messages import RunResult, RunStatus, ToolMessage
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
 from tests.chaos.stage import Effect, Held
@@ -77,7 +78,8 @@ class Played:
     executions: int = 0
     projection: Projection | None = None
     state: RunState | None = None
-    history: WorkflowHistory | None = None
+    histories: list[WorkflowHistory] = field(default_factory=list)  # of each of its executions, the last one first
+    kept: dict[str, bytes] = field(default_factory=dict)  # what the store has of its large results
 
     @property
     def result(self) -> RunResult:
@@ -247,10 +249,22 @@ class Player:
         if played.ended:
             played.state = await self.handle._workflow().query("state", result_type=RunState)
             played.rest = [event async for event in self.handle.events(after=played.again[2].position)]
-        played.history = await temporal.get_workflow_handle(played.run).fetch_history()
+        played.histories = await self._histories(temporal)
+        results = [entry.result for entry in played.projection.entries if isinstance(entry, ToolMessage)]
+        played.kept = {one.ref: await self.world.store.get(one.ref) for one in results if one.ref}
         played.executions = (await temporal.count_workflows(f"WorkflowId = '{played.run}'")).count
         played.effects = self.world.stage.done(played.run)
         played.looks = self.world.stage.looks.get(played.run, [])
+
+    async def _histories(self, temporal: TemporalClient) -> list[WorkflowHistory]:
+        found: list[WorkflowHistory] = []
+        execution = ""
+        while not found or execution:
+            handle = temporal.get_workflow_handle(self.played.run, run_id=execution or None)
+            found.append(await handle.fetch_history())
+            started = found[-1].events[0].workflow_execution_started_event_attributes
+            execution = started.continued_execution_run_id
+        return found
 
 
 Breaking = Callable[[World, list[Player], WorkerProcess], Coroutine[Any, Any, WorkerProcess]]

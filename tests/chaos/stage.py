@@ -12,6 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 
+def returned(name: str, number: int | str, size: int) -> str:
+    """Return what a tool returns: which of its effects it had, and about so many bytes more."""
+    return f"{name} {number}" + "".join(f" {at:07}" for at in range(size // 8))
+
+
 @dataclass(frozen=True)
 class Effect:
     """One request that took effect."""

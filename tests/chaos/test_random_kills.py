@@ -6,8 +6,10 @@ PERDURE_CHAOS_KILLS=200 python -m pytest -m long tests/chaos/test_random_kills.p
 import asyncio
 import os
 import random
+import sqlite3
 import sys
 from collections import Counter
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -29,16 +31,27 @@ DEADLINE = 4
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(KILLS * 10 + 300)]
 
 TOOLS = ["read", "read", "local_read", "charge", "charge", "pay", "pay_probed", "pay_in_thread"]
-WAYS = {"kill": 14, "stop": 2, "freeze": 3, "server": 1}
+WAYS = {"kill": 14, "stop": 2, "freeze": 3, "server": 1, "store": 2}
+LARGE = 100_000
+"""Bytes of what a third of all calls returns."""
+EVENTS = 40
+"""So many and a run continues as new: every second or third turn."""
+IN_MEMORY = "2"
+"""Runs that a worker keeps there."""
 
 
 def journey(dice):
     """Return a conversation of a few turns: look at several things, then act, sometimes after asking."""
     turns = []
-    for _ in range(dice.randint(2, 5)):
+    for _ in range(dice.randint(2, 8)):
         names = dice.choices(TOOLS, k=dice.randint(1, 4))
-        turns.append(tuple(call(name, **({"ask": "yes"} if dice.random() < 0.3 else {})) for name in names))
+        turns.append(tuple(call(name, **options(dice)) for name in names))
     return Case(tuple(turns), (), {}, doubts=None)
+
+
+def options(dice):
+    asking = {"ask": "yes"} if dice.random() < 0.2 else {}
+    return {**asking, "big": LARGE} if dice.random() < 0.3 else asking
 
 
 class Traveller(Player):
@@ -80,8 +93,9 @@ class Traveller(Player):
 class Trouble:
     """Breaks things, and counts what it broke."""
 
-    def __init__(self, world, dice):
+    def __init__(self, world, dice, store):
         self.broken: Counter[str] = Counter()
+        self._store = store
         self._world = world
         self._dice = dice
         self._workers = [world.worker() for _ in range(WORKERS)]
@@ -94,6 +108,8 @@ class Trouble:
             self.broken[way] += 1
             if way == "server":
                 await self._kill_server()
+            elif way == "store":
+                await self._lock_store()
             else:
                 await self._break(way, self._dice.randrange(WORKERS))
 
@@ -110,6 +126,13 @@ class Trouble:
         else:
             worker.kill()
         self._workers[number] = self._world.worker()
+
+    async def _lock_store(self):
+        """Have a stranger write for so long that some give up, and try again."""
+        with closing(sqlite3.connect(self._store, isolation_level=None)) as stranger:
+            stranger.execute("BEGIN IMMEDIATE")
+            await asyncio.sleep(self._dice.uniform(0.5, 8))
+            stranger.execute("ROLLBACK")
 
     async def _kill_server(self):
         killed = self._world.server.record.pid
@@ -141,10 +164,11 @@ async def travel(world, dice, trouble):
 def test_nothing_is_lost_or_done_twice_under_random_kills(tmp_path_factory):
     async def rounds():
         dice = random.Random(SEED)
-        async with Stage.open() as stage, World.open(tmp_path_factory.mktemp("random"), stage) as world:
+        home, memory = tmp_path_factory.mktemp("random"), {"PERDURE_MAX_RUNS": IN_MEMORY}
+        async with Stage.open() as stage, World.open(home, stage, events=EVENTS, **memory) as world:
             world.limit(DEADLINE)
             stage.pause = lambda: dice.uniform(0, 0.3)
-            trouble = Trouble(world, random.Random(SEED))
+            trouble = Trouble(world, random.Random(SEED), home / "store.db")
             players = await travel(world, dice, asyncio.create_task(trouble.make(KILLS)))
             for player in players:
                 await player.look_back()
@@ -154,7 +178,9 @@ def test_nothing_is_lost_or_done_twice_under_random_kills(tmp_path_factory):
     played = [player.played for player in players]
     calls = Counter(record.status for run in played if run.ended for record in run.ended.calls)
     doubts = sum(event.type == "in_doubt" for run in played for event in run.events)
-    sys.stderr.write(f"\nseed {SEED}: {dict(broken)}; {len(played)} runs, calls {dict(calls)}, {doubts} doubts\n")
+    executions = sum(run.executions for run in played)
+    sys.stderr.write(f"\nseed {SEED}: {dict(broken)}; {len(played)} runs in {executions} executions, ")
+    sys.stderr.write(f"calls {dict(calls)}, {doubts} doubts\n")
     wrong = {run.run: problem for run in played if (problem := problem_of(run))}
     assert not wrong, "\n\n".join(f"{run}: {problem}" for run, problem in wrong.items())
 

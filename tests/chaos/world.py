@@ -15,6 +15,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 
 from perdure import Client, Settings
+from perdure.activities.stores import Store, store_of
 from perdure.engine.server import DevServer
 from perdure.errors import ConnectionFailed
 from perdure.loading import load_agents, task_queue
@@ -53,9 +54,9 @@ class WorkerProcess:
         """Send SIGTERM."""
         self._process.terminate()
 
-    async def said(self, words):
-        """Return once it has said that on stderr."""
-        while words not in self._log.read_text():
+    async def said(self, words, times=1):
+        """Return once it has said that on stderr, so many times."""
+        while self._log.read_text().count(words) < times:
             await asyncio.sleep(0.02)
 
     async def ended(self, within=30):
@@ -66,9 +67,10 @@ class WorkerProcess:
 class World:
     """One server with its home folder, the workers started on it, and two clients."""
 
-    def __init__(self, home, stage, server, environment):
+    def __init__(self, home, stage, server, store, environment):
         self.stage = stage
         self.server = server
+        self.store: Store = store
         agent = load_agents(str(CAST))[0]
         self.spec = agent.spec
         self.queue = task_queue(agent.source, Settings())
@@ -79,16 +81,20 @@ class World:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, home, stage, heartbeat=2):
+    async def open(cls, home, stage, heartbeat=2, events=None, store=None, **more):
         """Start the server in `home`; at the end, kill what is left of workers and server.
 
         Args:
             heartbeat: A worker silent for so many seconds is taken for lost.
+            events: Runs continue as new after so many events of their history.
+            store: Address of the store; default: that of `home`.
+            more: Environment variables of workers.
         """
-        settings = Settings(home=home, heartbeat_timeout=timedelta(seconds=heartbeat))
-        ours = {"PERDURE_GRACE": "PT1S", "PERDURE_CANCEL_GRACE": "PT0.3S", "CHAOS_STAGE": stage.address}
-        async with await DevServer.start(settings) as server:
-            world = cls(home, stage, server, environment(home, **ours))
+        patience = timedelta(seconds=heartbeat)
+        settings = Settings(home=home, heartbeat_timeout=patience, max_history_events=events, store=store)
+        ours = {"PERDURE_GRACE": "PT1S", "PERDURE_CANCEL_GRACE": "PT0.3S", "CHAOS_STAGE": stage.address, **more}
+        async with await DevServer.start(settings) as server, contextlib.aclosing(store_of(settings)) as kept:
+            world = cls(home, stage, server, kept, environment(home, **ours))
             try:
                 world.clients = [await Client.connect(settings), await Client.connect(settings)]
                 yield world
