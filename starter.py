@@ -8,7 +8,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from perdure.cli import chat, control, decisions, demo, doctor, history, memory, output, processes, runs, sessions
+from perdure.cli import (
+    chat,
+    control,
+    decisions,
+    demo,
+    doctor,
+    history,
+    memory,
+    output,
+    processes,
+    runs,
+    secrets,
+    sessions,
+)
 
 app = typer.Typer(
     name="perdure",
@@ -46,6 +59,7 @@ for panel, commands in _PANELS.items():
         app.command(rich_help_panel=panel)(command)
 app.add_typer(sessions.app, name="sessions", rich_help_panel="State")
 app.add_typer(memory.app, name="memory", rich_help_panel="State")
+app.add_typer(secrets.app, name="secrets", rich_help_panel="State")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

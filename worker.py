@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,6 +25,7 @@ from perdure.activities.learning import Learning
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.put_away import Archivist
+from perdure.activities.secrets import Safe, sweep
 from perdure.activities.sessions import Begin, Opening, SessionActivities, Sessions
 from perdure.activities.spilling import Spilling
 from perdure.activities.stores import Catalogue, CatalogueEntry, run_owner, segments, store_of
@@ -79,7 +80,8 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         edge = Edge(settings)
         learning = Learning(client, store, edge, load)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
-        tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection)
+        safe = Safe(store, settings)
+        tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection, safe=safe)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         others: list[Callable[..., Any]] = [
             *(Afterwards(client, store).archive, sessions.end_turn),
@@ -91,15 +93,22 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             _worker(client, task_queue, models, tools, others, settings),
             *_model_workers(client, task_queue, calls, by_name, settings),
         ]
-        async with contextlib.aclosing(edge), _running(workers) as stop:
-            announcing = asyncio.create_task(_announce(store, client.namespace, by_name, task_queue))
-            try:
-                yield stop
-            finally:
-                await asyncio.wait({announcing}, timeout=1)
-                announcing.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await announcing
+        beside = [_announce(store, client.namespace, by_name, task_queue), sweep(client, store)]
+        async with contextlib.aclosing(edge), _running(workers) as stop, _beside(*beside):
+            yield stop
+
+
+@asynccontextmanager
+async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Do what the worker does besides, while the block runs, and for a moment more."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        yield
+    finally:
+        await asyncio.wait(tasks[:1], timeout=1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:

@@ -85,7 +85,10 @@ async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) ->
     for event in recorded.events:
         await projection.feed(event)
     ref = await histories.write(store, run_owner(client.namespace, run_id), recorded)
-    await store.archive(_archived(projection, client.namespace, recorded.events[-1]), recorded.execution, ref)
+    kept = _archived(projection, client.namespace, recorded.events[-1])
+    await store.archive(kept, recorded.execution, ref)
+    if kept.closed_at and projection.state and projection.state.secrets:
+        await store.drop_secrets(projection.state.secrets.id)
 
 
 def _archived(projection: Projection, namespace: str, last: HistoryEvent) -> ArchivedRun:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from perdure.activities.toolbox import Toolbox
+from perdure.activities.unlocked import NONE, Unlocked
 from perdure.activities.variables import Variables
 from perdure.errors import VariableError
 from perdure.messages import JSON
@@ -30,6 +31,7 @@ class CallContext:
         deadline: datetime,
         toolbox: Toolbox,
         variables: type[BaseModel] | None = None,
+        secrets: Unlocked = NONE,
     ) -> None:
         self.run_id = run_id
         self.agent = call.agent
@@ -41,6 +43,7 @@ class CallContext:
         self.undoes = ""
         self.deadline = deadline
         self.shared: Any = toolbox.shared(call.agent)
+        self.secrets = secrets
         self._toolbox = toolbox
         self._stopped = threading.Event()
         self._model = variables
@@ -58,7 +61,7 @@ class CallContext:
 
     def wrote(self) -> dict[str, JSON]:
         """Return the variables that were changed. Raises `VariableError` if they can't be kept."""
-        return self._variables.changes() if self._variables else {}
+        return self.secrets.json(self._variables.changes()) if self._variables else {}
 
     def unfit(self) -> str:
         """Return why the variables can't be had as they are, or "" where they can, or there are none."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from perdure.activities.spilling import Spilling
 from perdure.activities.toolbox import Toolbox
+from perdure.activities.unlocked import NONE, Unlocked
 from perdure.messages import ToolResult
 from perdure.policies import Shaping
 from perdure.reports import ToolReport
@@ -32,16 +34,18 @@ class Outputs:
         self._toolbox = toolbox
         self._spilling = spilling
 
-    async def report(self, output: Output, tool: Tool, call: ToolInput, shaping: Shaping) -> ToolReport:
+    async def report(
+        self, output: Output, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked
+    ) -> ToolReport:
         """Return the report of what `tool` returned. Never fails: what was done is reported in any case."""
         if tool.shape is not None:
-            output = await self._shaped(output, tool, call, shaping)
+            output = await self._shaped(output, _shaping(output.value, tool, call, shaping, secrets))
         return await self._spilling.keep(output)
 
-    async def _shaped(self, output: Output, tool: Tool, call: ToolInput, shaping: Shaping) -> Output:
+    async def _shaped(self, output: Output, shaping: Callable[[], Any]) -> Output:
         """Return `output` shaped by the tool's function; with a note, and as it was, where that fails."""
         try:
-            shaped: Output = await self._toolbox.run(_shaping(output.value, tool, call, shaping), {}, _SHAPING_SECONDS)
+            shaped: Output = await self._toolbox.run(shaping, {}, _SHAPING_SECONDS)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is: the tool has done its work
             note = f"It could not be shaped, and is shown as it is: {words(error)}."
             return replace(output, report=_with(output.report, noted(output.report.result, note)))
@@ -49,14 +53,14 @@ class Outputs:
         return replace(shaped, report=_with(output.report, noted(result, before) if before else result))
 
 
-def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping) -> Any:
+def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked) -> Callable[[], Any]:
     """Return what shapes `value` and makes text of it, where tools run: both are application code."""
     shape = tool.shape
     assert shape is not None  # noqa: S101 - the caller looked
 
     def made(shaped: Any) -> Output:
-        output = _output(shaped, tool, call, shaping)
-        return replace(output, returned=as_text(value)[0].encode() if tool.compensate else None)
+        output = _output(shaped, tool, call, shaping, secrets)
+        return replace(output, returned=as_text(secrets.cleaned(value))[0].encode() if tool.compensate else None)
 
     if not inspect.iscoroutinefunction(shape):
         return lambda: made(shape(value))
@@ -67,14 +71,14 @@ def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping) -> Any:
     return begin
 
 
-def output_of(value: Any, tool: Tool, call: ToolInput, shaping: Shaping) -> Output:
+def output_of(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked = NONE) -> Output:
     """Return what becomes of the `value` that a tool returned; runs where the tool does."""
-    output = _output(value, tool, call, shaping)
+    output = _output(value, tool, call, shaping, secrets)
     return replace(output, value=value) if tool.shape else output
 
 
-def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping) -> Output:
-    undoable = tool.compensate is not None
+def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked) -> Output:
+    undoable, value = tool.compensate is not None, secrets.cleaned(value)
     return output_of_value(value, call.call_id, tool.name, call.result_limit, call.order, shaping, undoable=undoable)
 
 

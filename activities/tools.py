@@ -25,8 +25,10 @@ from perdure.activities.memory import Recollection
 from perdure.activities.outages import LATER, Outages, failure
 from perdure.activities.outputs import Outputs, output_of
 from perdure.activities.reading import read_result
+from perdure.activities.secrets import Safe, without
 from perdure.activities.spilling import Spilling
 from perdure.activities.toolbox import Toolbox
+from perdure.activities.unlocked import Unlocked
 from perdure.agents import Agent
 from perdure.errors import ConnectionFailed, ToolError, VariableError
 from perdure.messages import JSON, ResultStatus, ToolMessage, ToolResult, parse_json
@@ -52,6 +54,7 @@ class ToolActivities:
         settings: `cancel_grace`, and `breaker_…` for tools that only read.
         spilling: Where large results go.
         recollection: What `search_memory` asks.
+        safe: Where the secrets of runs are.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class ToolActivities:
         settings: Settings,
         spilling: Spilling,
         recollection: Recollection,
+        *,
+        safe: Safe,
     ) -> None:
         self._agents = agents
         self._toolbox = toolbox
@@ -71,6 +76,7 @@ class ToolActivities:
         self._grace = settings.cancel_grace.total_seconds()
         self._outages = Outages(lambda: breaker_of(settings))
         self._recollection = recollection
+        self._safe = safe
 
     @activity.defn(dynamic=True)
     async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:
@@ -78,18 +84,19 @@ class ToolActivities:
         name = activity.info().activity_type
         call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
         async with heartbeats():
-            report = await self._report(self._find(call.agent, name), call, name)
+            secrets = await self._safe.unlock(call.secrets)
+            report = secrets.model(await self._report(self._find(call.agent, name), call, name, secrets))
         self._conversations.remember(ToolMessage(role="tool", result=report.result))
         return report
 
-    async def _report(self, tool: Tool | None, call: ToolInput, name: str) -> ToolReport:
+    async def _report(self, tool: Tool | None, call: ToolInput, name: str, secrets: Unlocked) -> ToolReport:
         if tool is None and name == READ_RESULT.name:
             return await read_result(call, self._spilling)
         if tool is None and call.circle:
             return await self._recollection.search(call, name)
-        context = self._context(call)
+        context = self._context(call, secrets)
         ended = await self._asked(tool, call, context, name)
-        instead = await self._instead(tool, call, ended, name)
+        instead = await self._instead(tool, call, ended, context)
         return instead or report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
 
     async def _asked(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
@@ -108,17 +115,17 @@ class ToolActivities:
         return ended
 
     async def _instead(
-        self, tool: Tool | None, call: ToolInput, ended: Ended[ToolReport], name: str
+        self, tool: Tool | None, call: ToolInput, ended: Ended[ToolReport], before: CallContext
     ) -> ToolReport | None:
         """Return what another tool says, where this one is not available and names one; None where it is."""
-        why = failure(ended)
+        why, name = failure(ended), activity.info().activity_type
         down = isinstance(ended, NeverBegan)
         if not why or call.effect != "read" or not (down or activity.info().attempt >= call.tries):
             return None
         other = tool.fallback if tool and call.fallback else None
         if other is None:
             return _result(call, name, "error", why, error_type="unavailable", suggestion=LATER) if down else None
-        context = self._context(call)
+        context = self._context(call, before.secrets)
         answered = await self._asked(other, call, context, other.name)
         if reason := failure(answered):
             text = f"{name}: {why} {other.name}: {reason}"
@@ -135,29 +142,35 @@ class ToolActivities:
             return NeverBegan(f"Tool {name!r} of agent {call.agent!r} is not there any more.", "removed")
         if why := context.unfit():
             return NeverBegan(why, "invalid_variables")
+        if why := context.secrets.lacks(tool.secrets):
+            return NeverBegan(why, "no_secret")
         if call.effect == "unsafe" and await given_up():
             return NeverBegan("The worker learnt of the call too late.", "given_up")
         shaping = call.shaping if name == activity.info().activity_type else tool.spec.shaping
         ended = await run_body(
-            _bound(tool, tool.function, call, context, tool.context_parameter),
-            lambda value: _kept(output_of(value, tool, call, shaping), context),
+            _bound(tool, context.secrets.filled(tool), call, context, tool.context_parameter),
+            lambda value: _kept(output_of(value, tool, call, shaping, context.secrets), context),
             context,
             self._toolbox,
             self._grace,
         )
-        match ended:
+        match without(context.secrets, ended):
             case Returned(output):
-                return Returned(await self._outputs.report(output, tool, call, shaping))
+                return Returned(await self._outputs.report(output, tool, call, shaping, context.secrets))
             case Raised(Unfit() as error):
                 return NeverBegan(f"The arguments do not fit {name}: {error}.", "invalid_arguments")
-            case _:
-                return ended
+            case other:
+                return other
 
     @activity.defn(name=PROBE)
     async def probe(self, request: ProbeInput) -> ProbeReport:
         """Return what the tool's probe finds; one that fails or is not there any more knows nothing."""
-        asked_at = datetime.now(UTC)
-        tool, context = self._find(request.call.agent, request.tool), self._context(request.call)
+        async with heartbeats():
+            secrets = await self._safe.unlock(request.call.secrets)
+            return secrets.model(await self._probed(request, self._context(request.call, secrets)))
+
+    async def _probed(self, request: ProbeInput, context: CallContext) -> ProbeReport:
+        asked_at, tool = datetime.now(UTC), self._find(request.call.agent, request.tool)
         if tool is None or tool.probe is None:
             return ProbeReport(outcome="unknown", asked_at=asked_at, message="The tool has no probe any more.")
         try:
@@ -165,21 +178,20 @@ class ToolActivities:
         except ValueError as error:
             return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(error))
         body = functools.partial(tool.probe, context, **keywords)
-        async with heartbeats():
-            ended = await run_body(
-                body, lambda value: _found(value, tool, request, asked_at, context), context, self._toolbox, self._grace
-            )
-            match ended:
-                case Returned((report, output)):
-                    if output is None:
-                        return report
-                    made = await self._outputs.report(output, tool, request.call, request.call.shaping)
-                    return report.model_copy(update={"result": made.result, "returned": made.returned})
-                case Raised(raised):
-                    return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(raised))
-                case _:
-                    text = "The probe did not end in time."
-                    return ProbeReport(outcome="unknown", asked_at=asked_at, message=text)
+        ended = await run_body(
+            body, lambda value: _found(value, tool, request, asked_at, context), context, self._toolbox, self._grace
+        )
+        match without(context.secrets, ended):
+            case Returned((report, output)):
+                if output is None:
+                    return report
+                made = await self._outputs.report(output, tool, request.call, request.call.shaping, context.secrets)
+                return report.model_copy(update={"result": made.result, "returned": made.returned})
+            case Raised(raised):
+                return ProbeReport(outcome="unknown", asked_at=asked_at, message=words(raised))
+            case _:
+                text = "The probe did not end in time."
+                return ProbeReport(outcome="unknown", asked_at=asked_at, message=text)
 
     @activity.defn(name=UNDO)
     async def undo(self, request: UndoInput) -> UndoReport:
@@ -192,15 +204,15 @@ class ToolActivities:
         if tool is None or tool.compensate is None:
             raise ApplicationError("The tool has no compensation any more.", type="removed")
         async with heartbeats():
-            content = await self._whole(request)
-            context = self._context(request.call)  # the time that the store took is not the compensation's
+            content, secrets = await self._whole(request), await self._safe.unlock(request.call.secrets)
+            context = self._context(request.call, secrets)  # the time that the store took is not the compensation's
             context.undoes = request.call.key.removesuffix(UNDO_SUFFIX)
             function = functools.partial(tool.compensate, context, _returned(tool, content))
             body = _bound(tool, function, request.call, context, None)
             ended = await run_body(body, lambda value: _undone(value, context), context, self._toolbox, self._grace)
-        match ended:
+        match without(secrets, ended):
             case Returned(report):
-                return report
+                return secrets.model(report)
             case Raised(ToolError() as error):
                 return UndoReport(status="failed", message=short(error.message))
             case Raised(error):
@@ -226,12 +238,13 @@ class ToolActivities:
         live = self._agents.get(agent)
         return live.tool(name) if live else None
 
-    def _context(self, call: ToolInput) -> CallContext:
+    def _context(self, call: ToolInput, secrets: Unlocked) -> CallContext:
         info = activity.info()
         deadline = datetime.now(UTC) + call.timeout
         live = self._agents.get(call.agent)
         variables = live.variables if live else None
-        return CallContext(call, info.workflow_id or "", info.attempt, deadline, self._toolbox, variables)
+        run = (info.workflow_id or "", info.attempt, deadline)
+        return CallContext(call, *run, self._toolbox, variables, secrets)
 
 
 class Unfit(Exception):
@@ -308,7 +321,7 @@ def _found(
 ) -> tuple[ProbeReport, Output | None]:
     match value:
         case Done(result):
-            output = _kept(output_of(result, tool, request.call, request.call.shaping), context)
+            output = _kept(output_of(result, tool, request.call, request.call.shaping, context.secrets), context)
             told = output.report.model_copy(update={"result": noted(output.report.result, FOUND)})
             found = ProbeReport(outcome="done", asked_at=asked_at, wrote=told.wrote)
             return found, replace(output, report=told)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.memory import Memory
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
     from perdure.policies import AgentSpec, Approval, ContextPolicy, Limits, ModelSettings, Price
+    from perdure.sensitive import Secret, Sensitive
     from perdure.settings import Settings
     from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, ask_user, tool
 
@@ -55,6 +56,8 @@ __all__ = [
     "RunHandle",
     "RunNotFound",
     "RunResult",
+    "Secret",
+    "Sensitive",
     "SessionError",
     "SessionNotFound",
     "Settings",
@@ -90,6 +93,7 @@ _NAMES = {
     "memory": ("Memory",),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
     "policies": ("AgentSpec", "Approval", "ContextPolicy", "Limits", "ModelSettings", "Price"),
+    "sensitive": ("Secret", "Sensitive"),
     "settings": ("Settings",),
     "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "ask_user", "tool"),
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from perdure.compaction import DefaultStrategy
 from perdure.context import ContextStrategy
@@ -227,6 +227,7 @@ class Task(Data):
             more urgent ones come first.
         tenant: On whose behalf, in at most 64 bytes; waiting tenants share what there is, by `Settings.tenant_weights`.
         user: For whom it works, as far as memory goes.
+        secrets: Passwords and the like for tools, by name: they go into the vault, and from there into the tool alone.
         variables: Values for the agent's variables, as JSON; they beat the defaults and those of a session.
     """
 
@@ -237,6 +238,7 @@ class Task(Data):
     priority: int | None = Field(default=None, ge=1, le=5)
     tenant: str = ""
     user: str = ""
+    secrets: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr], exclude=True, repr=False)
     variables: dict[str, JSON] = Field(default_factory=dict)
 
     @field_validator("tenant")

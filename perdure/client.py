@@ -30,6 +30,7 @@ from perdure import archive, continuing, earlier
 from perdure.agents import Agent, Task
 from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
+from perdure.deposits import deposited, without_values
 from perdure.engine.connection import Absence, connect, target
 from perdure.engine.external_storage import THRESHOLD, Driver, attached
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
@@ -102,7 +103,7 @@ class Client:
             task_queue: Where its workers listen. Default: the queue of the file that declares the agent.
 
         Raises:
-            PerdureError: If the input is too large to be recorded.
+            PerdureError: If the input is too large to be recorded, or a secret can't be kept.
             VariableError: If the task's variables do not fit the agent's.
             ConnectionFailed: If the server does not answer.
         """
@@ -152,8 +153,11 @@ class Client:
         weight = self.settings.tenant_weights.get(task.tenant)
         priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        values = {name: value.get_secret_value() for name, value in task.secrets.items()}
         try:
-            await begin(self.temporal, run_id, request, task_queue, reuse, told, priority)
+            async with deposited(self, run_id, values) as vaulted:
+                request = without_values(request, values, vaulted)
+                await begin(self.temporal, run_id, request, task_queue, reuse, told, priority)
         except WorkflowAlreadyStartedError:
             return False
         return True
@@ -400,7 +404,13 @@ class RunHandle(Speaking):
                 return
 
     async def resume(
-        self, more: Additions | None = None, *, add_steps: int = 0, reason: str = "", by: str | None = None
+        self,
+        more: Additions | None = None,
+        *,
+        add_steps: int = 0,
+        reason: str = "",
+        by: str | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> RunHandle:
         """Go on: lift the pause of an open run, or start a closed one again under its id from where it stopped.
 
@@ -412,6 +422,7 @@ class RunHandle(Speaking):
             add_steps: Short for `Additions(steps=…)`.
             reason: Why, for the record of an open run.
             by: Who resumes an open run. Default: user and host.
+            secrets: For a closed run: those that its tools need. The ones that it had were deleted when it ended.
 
         Raises:
             DecisionRejected: If the run is open and neither paused nor given anything.
@@ -423,7 +434,7 @@ class RunHandle(Speaking):
         if described.status == WorkflowExecutionStatus.RUNNING:
             await self._update(RESUME, Resumption(add=add, reason=reason, by=by or whoami(), id=new_id()))
         else:
-            await self._start_again(described, add)
+            await self._start_again(described, add, secrets or {})
         return self
 
     async def fork(
@@ -460,7 +471,9 @@ class RunHandle(Speaking):
         except RPCError as error:
             raise self._rpc(error) from error
 
-    async def _start_again(self, described: WorkflowExecutionDescription, add: Additions) -> None:
+    async def _start_again(
+        self, described: WorkflowExecutionDescription, add: Additions, values: Mapping[str, str]
+    ) -> None:
         state = (await self.projection(last=True)).state  # the history has it all: no worker has to be there
         assert state is not None  # noqa: S101 - a history begins with the start
         if state.outcome and state.outcome.status == "completed":
@@ -480,17 +493,22 @@ class RunHandle(Speaking):
             carried=carried,
             max_history_events=self._client.settings.max_history_events or 0,
         )
-        request = await self._recordable(request, carried)
         memo = {name: value for name, value in (await described.memo()).items() if name != BEGAN}
-        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
         try:
-            if (await self._describe()).run_id != described.run_id:
-                raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.")
-            await begin(
-                self._client.temporal, self.id, request, described.task_queue, reuse, memo, priority_of(described)
-            )
+            async with deposited(self._client, self.id, values) as vaulted:
+                carried.secrets = vaulted or carried.secrets
+                request = await self._recordable(request, carried)
+                await self._begin_again(described, request, memo)
         except WorkflowAlreadyStartedError as error:
             raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.") from error
+
+    async def _begin_again(
+        self, described: WorkflowExecutionDescription, request: RunRequest, memo: Mapping[str, Any]
+    ) -> None:
+        if (await self._describe()).run_id != described.run_id:
+            raise PerdureError(f"Run {self.id} was resumed by somebody else meanwhile.")
+        reuse, priority = WorkflowIDReusePolicy.ALLOW_DUPLICATE, priority_of(described)
+        await begin(self._client.temporal, self.id, request, described.task_queue, reuse, memo, priority)
 
     async def _has_gone_on(self, turn: SessionTurn) -> bool:
         """Return whether the turn after `turn` was begun, as far as the engine knows."""

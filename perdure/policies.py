@@ -192,6 +192,7 @@ class ToolSpec(Data):
         compensate: Whether it has a compensation, which undoes what it did.
         undo_attempts: How often undoing is tried, with the same key, before it is given up.
         shaping: What of a result the model is shown. Default: the whole, up to `result_limit`.
+        returns: What the JSON Schema of its result says of private data, and nothing else; see `perdure.sensitive`.
     """
 
     name: str
@@ -214,6 +215,7 @@ class ToolSpec(Data):
     compensate: bool = False
     undo_attempts: int = Field(default=10, ge=1)
     shaping: Shaping = Shaping()
+    returns: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def tries(self) -> int:

@@ -6,13 +6,14 @@ import inspect
 import re
 import typing
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from perdure.errors import ToolDefinitionError
+from perdure.sensitive import Secret, Sensitive, outline
 
 _UNROLL = (2, 1, 0)
 """How often recursive types are repeated; the next where that makes too much. Below that anything is accepted."""
@@ -90,8 +91,8 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=False, regex_engine="python-re")
 
 
-def arguments_model(function: Callable[..., Any], skip: str | None) -> type[Arguments]:
-    """Return a pydantic model of `function`'s parameters, `skip` left out.
+def arguments_model(function: Callable[..., Any], skip: str | None, hidden: Collection[str] = ()) -> type[Arguments]:
+    """Return a pydantic model of `function`'s parameters, `skip` and `hidden` left out.
 
     A description comes from `Annotated[T, "text"]`, from `Field(description=…)`, or from the `Args:` section
     of a Google-style docstring, in that order.
@@ -108,7 +109,7 @@ def arguments_model(function: Callable[..., Any], skip: str | None) -> type[Argu
     described = docstring_arguments(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
-        if parameter.name == skip:
+        if parameter.name == skip or parameter.name in hidden:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ToolDefinitionError(f"Tool {name!r}: parameter {parameter.name!r} has to be a plain named one.")
@@ -125,6 +126,47 @@ def arguments_model(function: Callable[..., Any], skip: str | None) -> type[Argu
     except Exception as error:
         raise ToolDefinitionError(f"Tool {name!r}: its parameters have no JSON Schema: {sentence(error)}") from error
     return model
+
+
+def secret_parameters(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the parameters that a secret fills in, and the name of each one's secret.
+
+    Raises:
+        ToolDefinitionError: If one of them is no text.
+    """
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except Exception:  # noqa: BLE001 - whoever makes the schema says what is wrong with them
+        return {}
+    found: dict[str, str] = {}
+    for parameter, hint in hints.items():
+        secret = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Secret)), None)
+        if secret and hint.__origin__ is not str:
+            name = getattr(function, "__name__", "tool")
+            raise ToolDefinitionError(f"Tool {name!r}: parameter {parameter!r} has to be a str: a secret is text.")
+        found |= {parameter: secret.name} if secret else {}
+    return found
+
+
+def returned_outline(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what the type that `function` returns says of private data; see `perdure.sensitive.outline`.
+
+    Raises:
+        ToolDefinitionError: If it says something, and has no JSON Schema.
+    """
+    try:
+        hint = typing.get_type_hints(function, include_extras=True).get("return")
+    except Exception:  # noqa: BLE001 - as above
+        return {}
+    if hint is None or (isinstance(hint, type) and hint.__module__ == "builtins"):
+        return {}
+    try:
+        return outline(inline_refs(TypeAdapter(hint).json_schema(mode="serialization")))
+    except Exception as error:
+        if Sensitive.__name__ not in repr(hint):
+            return {}  # it returns what is no JSON, as it may
+        name = getattr(function, "__name__", "tool")
+        raise ToolDefinitionError(f"Tool {name!r}: what it returns has no JSON Schema: {sentence(error)}") from error
 
 
 def sentence(error: Exception) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 from perdure.errors import KeyMissing, PerdureError
@@ -51,6 +52,11 @@ class Keyring:
         self.ids = tuple(key.id for key in keys)
         if len(self._keys) < len(self.ids):
             raise PerdureError("Two encryption keys have the same id; give each one of its own.")
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """All of them, the one that encrypts first."""
+        return tuple(self._keys.values())
 
     def __bool__(self) -> bool:
         """Return whether there is a key to encrypt with."""
@@ -214,3 +220,44 @@ def _read(file: os.PathLike[str]) -> list[Key]:
     if not (keys := parse_keys(text, str(file))):
         raise PerdureError(f"PERDURE_ENCRYPTION_KEY_FILE: {file} holds no key; {_HOW}.")
     return keys
+
+
+# -- the key of the vault ----------------------------------------------------------------------------------
+
+_VAULT_KEY = "vault.key"
+
+
+def vault_keys(settings: Settings, *, make: bool = False) -> Keyring:
+    """Return the keys of the vault: those of `settings`, and one in the home folder that nobody else can read.
+
+    Args:
+        make: Make that one, where there is no other, and the store is embedded: workers elsewhere would not have it.
+
+    Raises:
+        PerdureError: If there is none to be had; the text says what to set.
+    """
+    keys, file = keyring(settings), settings.folder / _VAULT_KEY
+    if make and not keys and not file.exists():
+        if settings.store is not None and not settings.store.startswith("sqlite"):
+            raise PerdureError(f"Secrets need PERDURE_ENCRYPTION_KEY, here and where workers run; {_HOW}.")
+        _make_key(file)
+    own = parse_keys(file.read_text(encoding="utf-8"), str(file)) if file.exists() else []
+    return Keyring([*(keys.keys), *(key for key in own if key.id not in keys.ids)])
+
+
+def _make_key(file: Path) -> None:
+    """Write a new key, readable for its owner alone; whoever comes second finds that of the first, whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+            opened.write(
+                f"# The key of the secrets in the store beside it. Without it they are lost.\n{os.urandom(32).hex()}\n"
+            )
+            opened.flush()
+            os.fsync(opened.fileno())
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        draft.unlink()

@@ -6,12 +6,15 @@ value is then looked up by the schema, never guessed from the value.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import quote, quote_plus
 
-from perdure.messages import DEEPEST, JSON
+from perdure.messages import DEEPEST, JSON, Data
 
 KIND = "x-sensitive"
 """Key of a schema: the kind of private data that its values are."""
@@ -180,3 +183,74 @@ def unmarked(schema: JSON) -> JSON:
         for key, value in fields.items()
         if key not in _KEYS
     }
+
+
+# -- secrets -----------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+SHORTEST_SECRET = 4
+"""Characters: something shorter could not be told from other text, and would be hidden everywhere."""
+LONGEST_SECRET = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Says that an argument is filled in from the run's secrets: `passenger: Annotated[str, Secret("passenger_id")]`.
+
+    The model never learns of it; the value goes from the vault straight into the tool.
+
+    Args:
+        name: As in `perdure run --secret NAME=@FILE`.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        """Check that there can be such a secret."""
+        if problem := unnameable(self.name):
+            raise ValueError(problem)
+
+
+class Vaulted(Data):
+    """The secrets of a run, without their values: where they are in the vault, and which there are."""
+
+    id: str
+    names: list[str]
+
+
+def unnameable(name: str) -> str:
+    """Return why a secret can't be called so, or ""."""
+    if _NAME.fullmatch(name):
+        return ""
+    return f"A secret's name is made of at most 64 letters, digits, '_', '-' and '.'; {name!r} is not."
+
+
+def unfit(name: str, value: str) -> str:
+    """Return why that can't be a secret, or ""; the value itself is never told."""
+    if problem := unnameable(name):
+        return problem
+    if len(value) < SHORTEST_SECRET:
+        return f"Secret {name!r} has fewer than {SHORTEST_SECRET} characters: it can't be told from other text."
+    if len(value) > LONGEST_SECRET:
+        return f"Secret {name!r} has more than {LONGEST_SECRET:,} characters."
+    return ""
+
+
+def spellings(value: str) -> list[str]:
+    """Return in which ways a text may hold `value`: as it is, within JSON or an address, or as base64."""
+    data = value.encode("utf-8", "surrogatepass")
+    written = {
+        value,
+        value.strip(),
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+        quote(data, safe=""),
+        quote(data),
+        quote_plus(data),
+        base64.b64encode(data).decode(),
+        base64.urlsafe_b64encode(data).decode(),
+        base64.b64encode(data).decode().rstrip("="),
+        base64.urlsafe_b64encode(data).decode().rstrip("="),
+    }
+    return sorted((one for one in written if len(one) >= SHORTEST_SECRET), key=lambda one: (-len(one), one))

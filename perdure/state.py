@@ -32,6 +32,7 @@ from perdure.messages import (
     UserMessage,
 )
 from perdure.policies import AgentSpec, Effect, Limits
+from perdure.sensitive import Vaulted
 
 
 class Phase(StrEnum):
@@ -338,6 +339,7 @@ class RunState(BaseModel):
     session: SessionTurn | None = None
     user: str = ""
     tenant: str = ""
+    secrets: Vaulted | None = None
     decided: list[str] = Field(default_factory=list[str])
     context: ContextHealth | None = None
     pressure: Pressure = Pressure()

@@ -8,14 +8,23 @@ import typing
 import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from perdure.errors import ToolDefinitionError
 from perdure.messages import JSON
 from perdure.policies import Effect, Remote, Shaping, ToolSpec
-from perdure.schemas import Arguments, arguments_model, docstring_summary, inline_refs, parameters_schema, sentence
+from perdure.schemas import (
+    Arguments,
+    arguments_model,
+    docstring_summary,
+    inline_refs,
+    parameters_schema,
+    returned_outline,
+    secret_parameters,
+    sentence,
+)
 
 Resource = TypeVar("Resource")
 
@@ -69,6 +78,8 @@ class ToolContext(Protocol):
         undoes: For a compensation: the idempotency key of the call to undo. "" for a tool.
         deadline: When this attempt is abandoned (UTC).
         shared: What the agent's lifespan function yielded, or None.
+        secrets: Those that the run was given, by name (`perdure run --secret`, `Task(secrets=…)`). They never show
+            their values by themselves; what the tool says with one of them in it is recorded without.
         vars: The run's variables: an instance of the class in `Agent(variables=…)`. What is assigned is checked at
             once (`VariableError`), and kept if the tool succeeds; changes in place, such as `append`, are kept as well.
     """
@@ -83,6 +94,7 @@ class ToolContext(Protocol):
     undoes: str
     deadline: datetime
     shared: Any
+    secrets: Mapping[str, str]
 
     @property
     def vars(self) -> Any:
@@ -116,6 +128,7 @@ class Tool:
         shape: Makes of what it returned what the model is shown.
         not_done: Exception types that mean that nothing was done.
         ask: Approval predicate, called with the arguments; True asks a person.
+        secrets: Parameters that a secret fills in, and the name of each one's secret.
     """
 
     spec: ToolSpec
@@ -128,6 +141,7 @@ class Tool:
     compensate: Compensation | None = None
     fallback: Tool | None = field(default=None, repr=False)
     shape: Shape | None = field(default=None, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def name(self) -> str:
@@ -279,8 +293,12 @@ def tool_from_function(function: Callable[..., Any], options: Mapping[str, Any])
     if not described:
         raise ToolDefinitionError(f"Tool {name!r} needs a docstring or description=: the model has only that to go by.")
     context = _context_name(function)
-    model = arguments_model(function, context)
-    return _build(function, name, described, parameters_schema(model), model, context, options)
+    secrets = secret_parameters(function)
+    model = arguments_model(function, context, secrets)
+    if returns := returned_outline(function):
+        options.setdefault("returns", returns)
+    made = _build(function, name, described, parameters_schema(model), model, context, options)
+    return replace(made, secrets=secrets) if secrets else made
 
 
 def _build(

@@ -13,6 +13,7 @@ from perdure.budgets import Allowance
 from perdure.memory import Circle, Learnt
 from perdure.messages import JSON, Content, Data, Entry, Saying, Segment, content_hash
 from perdure.policies import AgentSpec, Effect, Limits, Shaping
+from perdure.sensitive import Vaulted
 from perdure.state import Fork, RunState, SessionTurn, begin, keyed
 
 WORKFLOW = "AgentWorkflow"
@@ -69,6 +70,7 @@ class RunRequest(Data):
         queued: What was said to the session and waits for its next turns.
         user: For whom it works, as far as memory goes.
         tenant: On whose behalf.
+        secrets: Where those that it was given are.
         max_history_events: The run continues as new when its history has so many; 0: when the engine suggests it.
         executions: How many executions of the run came before this one, which goes on from `carried`.
         forked_from: Where a new run comes from that begins with `carried`.
@@ -89,6 +91,7 @@ class RunRequest(Data):
     queued: list[Saying] = Field(default_factory=list[Saying])
     user: str = ""
     tenant: str = ""
+    secrets: Vaulted | None = None
     max_history_events: int = 0
     executions: int = 0
     forked_from: Fork | None = None
@@ -119,7 +122,7 @@ def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
     return carried
 
 
-_GIVEN = ("shape", "before", "variables", "session", "queued", "user", "tenant")
+_GIVEN = ("shape", "before", "variables", "session", "queued", "user", "tenant", "secrets")
 """What a request says of a new run's state in the state's own words."""
 
 
@@ -208,7 +211,8 @@ class ToolInput(Data):
     `again` if a person asked for another try after the outcome of an earlier one was in doubt. `execution`, of an
     unsafe call, is the Temporal run that started it: a reset hands what was under way to another one. `fallback` names
     the tool that is asked instead where this one is not available. `variables` are as they are when the call begins.
-    `circle` is set for `search_memory` alone.
+
+    `circle` is set for `search_memory` alone. `secrets` are where those of the run are.
     """
 
     agent: str
@@ -227,6 +231,7 @@ class ToolInput(Data):
     fallback: str = ""
     variables: dict[str, JSON] = Field(default_factory=dict)
     circle: Circle | None = None
+    secrets: Vaulted | None = None
 
 
 class ProbeInput(Data):

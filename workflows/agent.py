@@ -203,7 +203,8 @@ class AgentWorkflow(People, Continuing, Compacting):
         assert spec is not None  # noqa: S101 - unknown tools were refused
         try:
             known, circle = variables.current(self.state), recalling.circle(self.state, spec)
-            report = await calls.tool(call, spec, self._agent, self.request.heartbeat, known, circle)
+            given = (self.request.heartbeat, known, circle, self.state.secrets)
+            report = await calls.tool(call, spec, self._agent, *given)
         except ActivityError as error:
             fold_failure(self.state, call, spec, error, workflow.now())
             return
@@ -221,8 +222,8 @@ class AgentWorkflow(People, Continuing, Compacting):
             await workflow.sleep(delay, summary=f"hard deadline of call {call.position}")
         if call.status is CallStatus.PROBING:
             self._lookups += 1
-            known = variables.current(self.state)
-            report = await calls.probe(call, spec, self._agent, self._lookups, self.request.heartbeat, known)
+            given = (self.request.heartbeat, variables.current(self.state), self.state.secrets)
+            report = await calls.probe(call, spec, self._agent, self._lookups, *given)
             outcomes.fold_probe(self.state, call, report)
 
     def _undo(self, position: str) -> None:
@@ -235,8 +236,8 @@ class AgentWorkflow(People, Continuing, Compacting):
         spec = self.state.spec.tool(effect.name)
         assert spec is not None  # noqa: S101 - only known tools were executed
         try:
-            known = variables.current(self.state)
-            report = await calls.undo(effect, spec, self._agent, self.request.heartbeat, known)
+            given = (self.request.heartbeat, variables.current(self.state), self.state.secrets)
+            report = await calls.undo(effect, spec, self._agent, *given)
         except ActivityError as error:
             report = UndoReport(status="failed", message=explain(error))
         undoing.fold(self.state, effect, report)

@@ -25,6 +25,7 @@ from perdure.reports import (
     UndoReport,
 )
 from perdure.results import KEEPING, report_of_value
+from perdure.sensitive import Vaulted
 from perdure.state import CallState, DoneEffect
 from perdure.wire import (
     ARCHIVE,
@@ -108,15 +109,16 @@ async def tool(
     heartbeat: timedelta,
     variables: dict[str, JSON],
     circle: Circle | None = None,
+    secrets: Vaulted | None = None,
 ) -> ToolReport:
     """Execute one call, where its tool lives: in this worker, on the queue, or with somebody else."""
     if spec.remote:
         return await _remote(call, spec)
-    request = tool_input(call, spec, agent, variables).model_copy(update={"circle": circle})
+    request = tool_input(call, spec, agent, variables, secrets).model_copy(update={"circle": circle})
     common: dict[str, Any] = {
         "activity_id": call.position,
         "result_type": ToolReport,
-        "start_to_close_timeout": spec.timeout * (2 if spec.fallback else 1) + KEEPING + _SLACK,
+        "start_to_close_timeout": spec.timeout * (2 if spec.fallback else 1) + _keeping(secrets) + _SLACK,
         "retry_policy": _tries(spec),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         "summary": _summary(call),
@@ -127,6 +129,11 @@ async def tool(
     else:
         report = await _outcome(workflow.start_activity(spec.name, request, heartbeat_timeout=heartbeat, **common))
     return report
+
+
+def _keeping(secrets: Vaulted | None) -> timedelta:
+    """Return how long the store may be away meanwhile: for what is put there, and before that for the secrets."""
+    return 2 * KEEPING if secrets else KEEPING
 
 
 _HOPS = 5
@@ -167,7 +174,9 @@ async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
     return report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order, spec.shaping)
 
 
-def tool_input(call: CallState, spec: ToolSpec, agent: str, variables: dict[str, JSON]) -> ToolInput:
+def tool_input(
+    call: CallState, spec: ToolSpec, agent: str, variables: dict[str, JSON], secrets: Vaulted | None
+) -> ToolInput:
     """Return what a tool's wrapper is told."""
     return ToolInput(
         agent=agent,
@@ -185,6 +194,7 @@ def tool_input(call: CallState, spec: ToolSpec, agent: str, variables: dict[str,
         execution=workflow.info().run_id if spec.effect == "unsafe" else "",
         fallback=spec.fallback or "",
         variables=variables,
+        secrets=secrets,
     )
 
 
@@ -203,19 +213,25 @@ def _summary(call: CallState) -> str:
 
 
 async def probe(
-    call: CallState, spec: ToolSpec, agent: str, number: int, heartbeat: timedelta, variables: dict[str, JSON]
+    call: CallState,
+    spec: ToolSpec,
+    agent: str,
+    number: int,
+    heartbeat: timedelta,
+    variables: dict[str, JSON],
+    secrets: Vaulted | None,
 ) -> ProbeReport:
     """Look up whether the effect of a call in doubt happened; `number` tells the run's look-ups apart."""
     report: ProbeReport = await workflow.start_activity(
         PROBE,
         ProbeInput(
             tool=spec.name,
-            call=tool_input(call, spec, agent, variables),
+            call=tool_input(call, spec, agent, variables, secrets),
             believed_from=call.doubt.believed_from if call.doubt else None,
         ),
         activity_id=f"{call.position}?{number}",
         result_type=ProbeReport,
-        start_to_close_timeout=spec.timeout + KEEPING + _SLACK,
+        start_to_close_timeout=spec.timeout + _keeping(secrets) + _SLACK,
         heartbeat_timeout=heartbeat,
         retry_policy=_FOREVER,
         cancellation_type=ActivityCancellationType.TRY_CANCEL,
@@ -225,7 +241,12 @@ async def probe(
 
 
 async def undo(
-    effect: DoneEffect, spec: ToolSpec, agent: str, heartbeat: timedelta, variables: dict[str, JSON]
+    effect: DoneEffect,
+    spec: ToolSpec,
+    agent: str,
+    heartbeat: timedelta,
+    variables: dict[str, JSON],
+    secrets: Vaulted | None,
 ) -> UndoReport:
     """Undo an effect, with a key of its own, over and over up to the tool's limit."""
     call = ToolInput(
@@ -238,13 +259,14 @@ async def undo(
         timeout=spec.timeout,
         tries=spec.undo_attempts,
         variables=variables,
+        secrets=secrets,
     )
     report: UndoReport = await workflow.start_activity(
         UNDO,
         UndoInput(tool=spec.name, call=call, content=effect.content, ref=effect.ref),
         activity_id=f"undo {effect.position}",
         result_type=UndoReport,
-        start_to_close_timeout=KEEPING + spec.timeout + _SLACK,
+        start_to_close_timeout=_keeping(secrets) + spec.timeout + _SLACK,
         heartbeat_timeout=heartbeat,
         retry_policy=RetryPolicy(
             initial_interval=timedelta(seconds=1),

@@ -5,7 +5,7 @@ Each part has a protocol of its own, so that it can be replaced alone; `Store` i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NewType, Protocol
 
@@ -281,7 +281,45 @@ class Memories(Protocol):
         ...
 
 
-class Store(Catalogue, Blobs, Archive, Sessions, Memories, Protocol):
+# -- vault -------------------------------------------------------------------------------------------------
+
+
+class Deposit(Data):
+    """The secrets of a run, as they are listed.
+
+    Attributes:
+        id: Of the deposit; see `perdure.sensitive.Vaulted`.
+        kept_at: When they were put there.
+    """
+
+    id: str
+    namespace: str
+    run_id: str
+    names: list[str]
+    kept_at: datetime
+
+
+class Vault(Protocol):
+    """Secrets of runs, sealed. Methods raise as those of `Store` do."""
+
+    async def keep_secrets(self, namespace: str, run_id: str, id: str, sealed: Mapping[str, bytes]) -> None:
+        """Keep secrets, by name, for a run. Safe to repeat."""
+        ...
+
+    async def secrets(self, id: str) -> dict[str, bytes]:
+        """Return what was kept under that id; `{}` if it is not there any more."""
+        ...
+
+    async def deposits(self, namespace: str) -> list[Deposit]:
+        """Return which there are, the oldest first."""
+        ...
+
+    async def drop_secrets(self, id: str) -> bool:
+        """Delete what was kept under that id; return whether it was there."""
+        ...
+
+
+class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Protocol):
     """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down; see `patience`.
 
     A method goes on to its end where its caller is cancelled; each may be repeated.

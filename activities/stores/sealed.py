@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, cast
 
 from perdure.messages import JSON
 from perdure.sealing import Keyring
@@ -22,9 +22,10 @@ def json_of(keys: Keyring) -> dict[str, Any]:
         return json.dumps({_SEALED: base64.b64encode(keys.seal("table", text.encode())).decode()})
 
     def read(text: str) -> JSON:
-        value = json.loads(text)
-        if isinstance(value, dict) and value.keys() == {_SEALED}:
-            return json.loads(keys.open("table", base64.b64decode(value[_SEALED])))
-        return value
+        value: JSON = json.loads(text)
+        sealed = cast("dict[str, str]", value) if isinstance(value, dict) else {}
+        if sealed.keys() != {_SEALED}:
+            return cast("JSON", value)
+        return json.loads(keys.open("table", base64.b64decode(sealed[_SEALED])))
 
     return {"json_serializer": write, "json_deserializer": read}

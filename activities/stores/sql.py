@@ -6,7 +6,8 @@ from perdure.activities.stores.archive import SQLArchive
 from perdure.activities.stores.catalogue import SQLCatalogue
 from perdure.activities.stores.memories import SQLMemories
 from perdure.activities.stores.sessions import SQLSessions
+from perdure.activities.stores.vault import SQLVault
 
 
-class SQLStore(SQLCatalogue, SQLArchive, SQLSessions, SQLMemories):
+class SQLStore(SQLCatalogue, SQLArchive, SQLSessions, SQLMemories, SQLVault):
     """See `perdure.activities.stores.Store`."""

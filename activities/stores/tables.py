@@ -141,3 +141,15 @@ FACTS = Table(
     Index("perdure_facts_subject", "namespace", "tenant", "scope", "subject"),
     Index("perdure_facts_superseded_by", "namespace", "superseded_by"),
 )
+
+SECRETS = Table(
+    "perdure_secrets",
+    METADATA,
+    Column("id", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("namespace", String, nullable=False),
+    Column("run_id", String, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("kept_at", UTCDateTime, nullable=False),
+    Index("perdure_secrets_kept_at", "namespace", "kept_at"),
+)

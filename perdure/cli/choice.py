@@ -182,17 +182,23 @@ def read_input(
     return [*said, *(_image(image) for image in images)]
 
 
-def read_task(content: Content, *, user: str, tenant: str, var: Sequence[str] | None) -> Task:
+def read_task(
+    content: Content, *, user: str, tenant: str, var: Sequence[str] | None, secret: Sequence[str] | None = None
+) -> Task:
     """Return the task of which the options tell.
 
     Raises:
-        Misuse: If the tenant's name is too long, or a variable is not understood.
+        Misuse: If the tenant's name is too long, or a variable or secret is not understood.
     """
+    from pydantic import SecretStr
+
     from perdure.agents import TENANT_BYTES, Task
+    from perdure.cli.secrets import read_secrets
 
     if len(tenant.encode()) > TENANT_BYTES:
         raise Misuse(f"A tenant's name has at most {TENANT_BYTES} bytes; this one has {len(tenant.encode())}.")
-    return Task(input=content, user=user, tenant=tenant, variables=read_variables(var or []))
+    values = {name: SecretStr(value) for name, value in read_secrets(secret or []).items()}
+    return Task(input=content, user=user, tenant=tenant, variables=read_variables(var or []), secrets=values)
 
 
 def read_variables(given: Sequence[str]) -> dict[str, JSON]:

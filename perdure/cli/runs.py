@@ -17,6 +17,7 @@ import typer
 from perdure.budgets import Additions
 from perdure.cli import session
 from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, paint, safe, say
+from perdure.cli.secrets import Secrets, read_secrets
 
 if TYPE_CHECKING:
     from perdure.agents import Task
@@ -81,6 +82,7 @@ def run(
     input_file: Annotated[Path | None, typer.Option(help="Read INPUT from this file.")] = None,
     image: Annotated[list[str] | None, typer.Option(help="An image that goes with it: a file or an address.")] = None,
     var: Var = None,
+    secret: Secrets = None,
     in_session: Annotated[
         str | None, typer.Option("--session", help="The conversation that it is said in: the run is its next turn.")
     ] = None,
@@ -105,7 +107,8 @@ def run(
         raise Misuse("A turn of a session has the id that it has there: --session and --id do not go together.")
     content = read_input(text, input_file, image or [])
     settings = session.settings(task_queue=task_queue)
-    task = read_task(content, user=user, tenant=tenant, var=var).model_copy(update={"id": id, "priority": priority})
+    task = read_task(content, user=user, tenant=tenant, var=var, secret=secret)
+    task = task.model_copy(update={"id": id, "priority": priority})
     if in_session is None:
         begun = session.finish(_start(settings, agent, task, steps))
     else:
@@ -124,6 +127,7 @@ def resume(
     add_calls: Annotated[
         list[str] | None, typer.Option(metavar="TOOL=N", help="Raise the limit of calls of a tool that has one.")
     ] = None,
+    secret: Secrets = None,
     reason: Annotated[str, typer.Option(help="Why, for the record of a paused run.")] = "",
     detach: Detach = False,
     no_wait: NoWait = False,
@@ -139,7 +143,7 @@ def resume(
         wall_time=timedelta(minutes=add_minutes),
         calls=dict(_calls(text) for text in add_calls or []),
     )
-    session.finish(_resume(settings, run_id, more, reason))
+    session.finish(_resume(settings, run_id, more, reason, read_secrets(secret or [])))
     return take_up(settings, Begun(run_id), detach=detach, no_wait=no_wait, as_json=as_json)
 
 
@@ -239,9 +243,9 @@ async def _chosen(client: Client, reference: str, task: Task, steps: int | None)
     return chosen, task.model_copy(update={"limits": limits})
 
 
-async def _resume(settings: Settings, run_id: str, more: Additions, reason: str) -> None:
+async def _resume(settings: Settings, run_id: str, more: Additions, reason: str, secrets: Mapping[str, str]) -> None:
     client = await session.connect(settings)
-    await client.handle(run_id).resume(more, reason=reason)
+    await client.handle(run_id).resume(more, reason=reason, secrets=secrets)
 
 
 def take_up(settings: Settings, begun: Begun, *, detach: bool, no_wait: bool, as_json: bool) -> int:

@@ -15,6 +15,7 @@ from perdure.errors import ModelError
 from perdure.messages import JSON, AssistantMessage, Content, Message, TextPart, ToolMessage, Usage, UserMessage
 from perdure.models import ModelReply, ModelRequest, RawCall
 from perdure.results import render_result
+from perdure.sensitive import CONCEAL, KIND
 
 NAME_LIMIT = 64
 DESCRIPTION_LIMIT = 1024
@@ -87,7 +88,7 @@ class Names:
 
 # -- schemas -----------------------------------------------------------------------------------------------
 
-_DROPPED = frozenset({"$schema", "$id", "$comment", "$anchor"})
+_DROPPED = frozenset({"$schema", "$id", "$comment", "$anchor", KIND, CONCEAL})
 """Mean nothing to a model, and some servers refuse what they don't know."""
 
 _NOT_AT_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")

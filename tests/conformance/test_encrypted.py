@@ -40,13 +40,16 @@ async def fill(store: Store) -> str:
     """Put the canary everywhere, and return the reference of a blob."""
     spec = AgentSpec(name="travel", model="scripted:x", instructions=CANARY)
     place = {"agent": "travel", "task_queue": "q", "hash": "h", "source": "f"}
-    await store.announce(CatalogueEntry(namespace="default", spec=spec, seen_at=NOON, **place))
+    await store.announce(
+        CatalogueEntry.model_validate({**place, "namespace": "default", "spec": spec, "seen_at": NOON})
+    )
     result = RunResult(run_id="r1", status="completed", text=CANARY)
     run = {"run_id": "r1", "agent": "travel", "status": "completed", "started_at": NOON, "result": result}
-    await store.archive(ArchivedRun(namespace="default", **run), "e1", await store.put(CANARY.encode(), RUN))
+    archived = ArchivedRun.model_validate({**run, "namespace": "default"})
+    await store.archive(archived, "e1", await store.put(CANARY.encode(), RUN))
     session = {"name": "s", "agent": "travel", "created_at": NOON, "updated_at": NOON, "variables": {"phone": CANARY}}
     turn = Turn(number=1, run_id="r1", status="completed", input=CANARY, text=CANARY, at=NOON)
-    assert await store.end_turn(Session(namespace="default", **session), turn)
+    assert await store.end_turn(Session.model_validate({**session, "namespace": "default"}), turn)
     await store.remember([fact("f1", f"Ada has the number {CANARY}")])
     return await store.put(CANARY.encode() * 2, RUN)
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 WIRING = {
-    *("archive", "cli", "client", "earlier", "forks", "listing", "notebook", "sessions", "speaking"),
+    *("archive", "cli", "client", "deposits", "earlier", "forks", "listing", "notebook", "sessions", "speaking"),
     *("starter", "starting", "worker"),
     "testing",
     "examples",
