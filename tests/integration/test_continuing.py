@@ -279,6 +279,24 @@ async def test_records_of_a_long_run_come_from_the_store_or_else_from_the_engine
     assert await done.handle.result() == done.result
 
 
+async def test_turns_of_megabytes_go_along(short: Any) -> None:
+    @tool(effect="read", result_limit=200_000)
+    async def dump(q: str) -> str:
+        """Dump."""
+        return q + "x" * 150_000
+
+    turns = [{"calls": [{"name": "dump", "arguments": {"q": f"{n}-{m}"}} for m in range(6)]} for n in range(4)]
+    handle = await short.start([*turns, call("book"), "done"], [dump, book], limits=ROOM)
+    asked = await short.until(handle, "approval_requested")
+    await pushed(short, handle)
+    await handle.approve(asked.call)
+    done = await short.end(handle)
+    assert done.result.status == "completed"
+    assert [result.content[:3] for result in done.results[:-1]] == [f"{n}-{m}" for n in range(4) for m in range(6)]
+    sent = list(short.model.requests[-1].messages)
+    assert [message.result.content[:3] for message in sent if message.role == "tool"][-3:] == ["3-4", "3-5", "boo"]
+
+
 # -- going on afterwards, and resets ---------------------------------------------------------------------------
 
 
