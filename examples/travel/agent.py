@@ -98,8 +98,9 @@ async def hotel_search(ctx: ToolContext, city: str, check_in: date, nights: Nigh
 
 # -- booking and cancelling: somebody has to agree first ---------------------------------------------------
 
-FLIGHT_BOOKING = "booking_id status passenger flight_number airline departure arrival price_cny"
-HOTEL_BOOKING = "booking_id status guest name address check_in check_out price_cny_total"
+FLIGHT_BOOKING = ["booking_id", "status", "passenger", "flight_number", "airline", "departure", "arrival", "price_cny"]
+HOTEL_BOOKING = ["booking_id", "status", "guest", "name", "address", "check_in", "check_out", "price_cny_total"]
+CANCELLED = ["booking_id", "status", "already_cancelled"]
 
 
 async def flight_booked(ctx: ToolContext, **_: Any) -> Done | NotDone | Unknown:
@@ -108,7 +109,7 @@ async def flight_booked(ctx: ToolContext, **_: Any) -> Done | NotDone | Unknown:
         found = await ask(ctx, "GET", "/flights/bookings", params={"reference": ctx.idempotency_key})
     except (httpx2.HTTPError, ToolError):
         return Unknown()
-    return Done(only(FLIGHT_BOOKING, found["bookings"][0])) if found["bookings"] else NotDone()
+    return Done(found["bookings"][0]) if found["bookings"] else NotDone()
 
 
 async def flight_unbooked(ctx: ToolContext, _result: Any, **_: Any) -> str:
@@ -126,7 +127,14 @@ async def hotel_unbooked(ctx: ToolContext, booked: dict[str, Any], **_: Any) -> 
 
 
 # The airline's side books again with every request, so this one is never repeated. It can be looked up, though.
-@tool(effect="unsafe", approval="always", not_done=NOT_SENT, probe=flight_booked, compensate=flight_unbooked)
+@tool(
+    effect="unsafe",
+    approval="always",
+    not_done=NOT_SENT,
+    probe=flight_booked,
+    compensate=flight_unbooked,
+    fields=FLIGHT_BOOKING,
+)
 async def flight_book(ctx: ToolContext, flight_id: str, passenger: str) -> dict[str, Any]:
     """Book a seat on a flight.
 
@@ -135,12 +143,12 @@ async def flight_book(ctx: ToolContext, flight_id: str, passenger: str) -> dict[
         passenger: The traveller's full name.
     """
     order = {"flight_id": flight_id, "passenger": passenger, "reference": ctx.idempotency_key}
-    return only(FLIGHT_BOOKING, await ask(ctx, "POST", "/flights/bookings", json=order))
+    return await ask(ctx, "POST", "/flights/bookings", json=order)
 
 
 # The hotels' side knows a request by its key, so this one may be repeated until there is an answer.
 # No `not_done` here: that a second try can't connect says nothing of the first.
-@tool(effect="idempotent", approval="always", compensate=hotel_unbooked)
+@tool(effect="idempotent", approval="always", compensate=hotel_unbooked, fields=HOTEL_BOOKING)
 async def hotel_book(ctx: ToolContext, hotel_id: str, check_in: date, nights: Nights, guest: str) -> dict[str, Any]:
     """Book a hotel room.
 
@@ -152,28 +160,28 @@ async def hotel_book(ctx: ToolContext, hotel_id: str, check_in: date, nights: Ni
     """
     order = {"hotel_id": hotel_id, "check_in": str(check_in), "nights": nights, "guest": guest}
     key = {"Idempotency-Key": ctx.idempotency_key}
-    return only(HOTEL_BOOKING, await ask(ctx, "POST", "/hotels/bookings", json=order, headers=key))
+    return await ask(ctx, "POST", "/hotels/bookings", json=order, headers=key)
 
 
 # Cancelling what is cancelled changes nothing, so these may be repeated too.
-@tool(effect="idempotent", approval="always")
+@tool(effect="idempotent", approval="always", fields=CANCELLED)
 async def flight_cancel(ctx: ToolContext, booking_id: Annotated[str, Field(pattern=r"^F\d+$")]) -> dict[str, Any]:
     """Cancel a flight's booking.
 
     Args:
         booking_id: Such as F00001.
     """
-    return only("booking_id status already_cancelled", await ask(ctx, "DELETE", f"/flights/bookings/{booking_id}"))
+    return await ask(ctx, "DELETE", f"/flights/bookings/{booking_id}")
 
 
-@tool(effect="idempotent", approval="always")
+@tool(effect="idempotent", approval="always", fields=CANCELLED)
 async def hotel_cancel(ctx: ToolContext, booking_id: Annotated[str, Field(pattern=r"^H\d+$")]) -> dict[str, Any]:
     """Cancel a hotel's booking.
 
     Args:
         booking_id: Such as H00001.
     """
-    return only("booking_id status already_cancelled", await ask(ctx, "DELETE", f"/hotels/bookings/{booking_id}"))
+    return await ask(ctx, "DELETE", f"/hotels/bookings/{booking_id}")
 
 
 # -- the agent ---------------------------------------------------------------------------------------------
