@@ -82,7 +82,7 @@ class Conversations:
         """
         kept = self._runs.pop(run_id, None)
         if kept is None or not self._reaches(kept, wanted):
-            kept = _Kept()
+            kept = self._elsewhere(wanted)
         found = self._take_fresh(wanted) if len(kept.messages) == wanted.base else None
         if found is None:
             found = await self._ask(len(kept.messages), wanted.length, fetch)
@@ -121,6 +121,16 @@ class Conversations:
         del kept.messages[length:]
         kept.chain.cut(length)
         return True
+
+    def _elsewhere(self, wanted: ModelInput) -> _Kept:
+        """Return the beginning of `wanted` as another run has it, such as the turn before; nothing where none has."""
+        length = wanted.base
+        for kept in reversed(self._runs.values()) if length else ():
+            if length <= len(kept.messages) and linked(kept.chain.head(length), wanted.new) == wanted.head:
+                begun = _Kept()
+                self._extend(begun, kept.messages[:length])
+                return begun
+        return _Kept()
 
     def _take_fresh(self, wanted: ModelInput) -> list[Entry] | None:
         found = [self._fresh[key][0] for key in wanted.new if key in self._fresh]

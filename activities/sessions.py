@@ -157,13 +157,13 @@ class Sessions:
         known = await self._store.session(namespace, name)
         entries = [*state.messages, *closing(state)]
         await self._own(name, state.before, known.before if known else None, entries)
-        before = await segments.write(self._store, session_owner(namespace, name), state.before, entries)
+        before = await segments.append(self._store, session_owner(namespace, name), state.before, entries)
         ended_at = projection.events[-1].time
         session = Session(
             namespace=namespace,
             name=name,
             agent=state.spec.name,
-            before=before.model_copy(update={"records": 0}),  # they are the run's
+            before=before,
             variables=current(state),
             queued=state.queued,
             user=state.user,

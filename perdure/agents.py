@@ -226,6 +226,8 @@ class Task(Data):
         priority: From 1, the most urgent, to 5; None is 3. Where runs wait for a worker or for a model's rate, the
             more urgent ones come first.
         tenant: On whose behalf, in at most 64 bytes; waiting tenants share what there is, by `Settings.tenant_weights`.
+        session: The conversation that it is said in, whose next turn the run is; while one is under way, it is said to
+            that. See `Client.session`.
         user: For whom it works, as far as memory goes.
         secrets: Passwords and the like for tools, by name: they go into the vault, and from there into the tool alone.
         variables: Values for the agent's variables, as JSON; they beat the defaults and those of a session.
@@ -237,6 +239,7 @@ class Task(Data):
     labels: dict[str, str] = Field(default_factory=dict)
     priority: int | None = Field(default=None, ge=1, le=5)
     tenant: str = ""
+    session: str = ""
     user: str = ""
     secrets: dict[str, SecretStr] = Field(default_factory=dict[str, SecretStr], exclude=True, repr=False)
     variables: dict[str, JSON] = Field(default_factory=dict)

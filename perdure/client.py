@@ -103,12 +103,16 @@ class Client:
             task_queue: Where its workers listen. Default: the queue of the file that declares the agent.
 
         Raises:
-            PerdureError: If the input is too large to be recorded, or a secret can't be kept.
+            PerdureError: If the input is too large to be recorded, a secret can't be kept, or the task has both an id and
+                a session.
+            SessionError: If the task's session is another agent's or user's.
             VariableError: If the task's variables do not fit the agent's.
             ConnectionFailed: If the server does not answer.
         """
         task = task if isinstance(task, Task) else Task(input=task)
         spec, task_queue = self._served(agent, task_queue)
+        if task.session:
+            return await self._said(spec, task, task_queue, id or task.id)
         run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
         request = self._request(spec, task, starting(spec, task.variables))
         if await self._started(run_id, request, task_queue, task):
@@ -116,6 +120,14 @@ class Client:
         handle = RunHandle(self, run_id, existing=True)
         handle.same_task = (await handle.memo()).get("task") == _task_hash(task)
         return handle
+
+    async def _said(self, spec: AgentSpec, task: Task, task_queue: str, id: str | None) -> RunHandle:
+        """Say it in the task's session, and return the run that takes it."""
+        if id is not None:
+            raise PerdureError("A turn of a session has the id that it has there: give a task an id or a session.")
+        sent = await self.session(task.session, spec, task_queue=task_queue, user=task.user).send(task)
+        run = await sent.run()
+        return RunHandle(self, run.id, existing=sent.how == "said")
 
     async def begin_turn(self, next: Opening, spec: AgentSpec, task_queue: str, task: Task) -> bool:
         """Begin a turn of a session; return False if somebody else has begun it. `task` says all but what is said.

@@ -329,12 +329,16 @@ class Segment(Data):
         length: Entries up to its end, those of the segments before it included.
         records: Records of calls, counted likewise.
         head: Chained hash of the transcript up to its end; see `perdure.transcripts`.
+        rank: How often what it holds was put together from smaller ones; -1 for one that never is.
+        row: So many of that rank follow each other, it being the last.
     """
 
     ref: str
     length: int
     records: int = 0
     head: str
+    rank: int = -1
+    row: int = 1
 
 
 # -- what a run costs and gives back -----------------------------------------------------------------------

@@ -26,6 +26,35 @@ async def write(
     return Segment(ref=ref, length=chain.length, records=counted, head=chain.head(chain.length))
 
 
+MERGED = 16
+"""So many segments of a session in a row become one: a thousand turns are read in some forty pieces."""
+
+
+async def append(blobs: Blobs, owner: Owner, previous: Segment | None, entries: Sequence[Entry]) -> Segment:
+    """Put away the entries of a turn, which follow `previous`; small segments before it become larger ones at times.
+
+    Those stay where they are: whoever began from one finds it.
+
+    Raises:
+        LookupError: If one that is to be put together with others is not there any more.
+    """
+    rank, parts, before = 0, [list(entries)], previous
+    while (row := _row(before, rank)) == MERGED:
+        for _ in range(MERGED - 1):
+            assert before is not None  # noqa: S101 - there is a row of them
+            body = await read(blobs, before)
+            parts.append(body.entries)
+            before = body.previous
+        rank += 1
+    written = await write(blobs, owner, before, [entry for part in reversed(parts) for entry in part])
+    return written.model_copy(update={"records": 0, "rank": rank, "row": row})
+
+
+def _row(before: Segment | None, rank: int) -> int:
+    """Return how many of that rank follow each other where one more is put after `before`."""
+    return before.row + 1 if before and before.rank == rank else 1
+
+
 async def read(blobs: Blobs, segment: Segment) -> SegmentBody:
     """Return what a segment holds.
 

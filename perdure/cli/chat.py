@@ -163,9 +163,11 @@ class Talk:
         return client.session(self.name, self.choice.spec, task_queue=self.choice.task_queue, **of)
 
     async def _sent(self, text: str) -> Sent:
-        task, self.task = self.task, self.task.model_copy(update={"variables": {}})  # they are given once
         client = await session.connect(self.settings)
-        return await self.handle(client).send(task.model_copy(update={"input": text}))
+        sent = await self.handle(client).send(self.task.model_copy(update={"input": text}))
+        if sent.how == "started":
+            self.task = self.task.model_copy(update={"variables": {}})  # they are given once
+        return sent
 
     async def _come(self, sent: Sent) -> int:
         """Wait until the turn of a queued message has come, and return its number."""

@@ -1,6 +1,7 @@
 """Sessions: one run a turn, in order, whoever sends; and the store alone is enough to go on."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import AsyncMock
@@ -22,6 +23,7 @@ from perdure.errors import (
     SessionError,
     SessionNameError,
     SessionNotFound,
+    VariableError,
 )
 from perdure.messages import AssistantMessage, ToolMessage, UserMessage
 from perdure.policies import Limits
@@ -105,6 +107,31 @@ async def test_each_turn_is_a_run_that_goes_on_from_what_the_last_one_left(stage
         ]
     last = stage.model.requests[-1]
     assert said(last.messages)[:-1] == ["Choose MU1.", "", "Chosen.", "Which one?"]
+
+
+async def test_a_task_may_name_its_session(stage, talking):
+    talk = await talking(["Hello.", "Again."])
+    for number, text in enumerate(["Hello.", "Again."], 1):
+        task = Task(input="Hi.", session=talk.name)
+        run = await stage.client.start(talk.agent, task, task_queue=stage.queue)
+        assert (run.id, (await run.result()).text) == (f"{talk.name}.{number}", text)
+    with pytest.raises(PerdureError, match="an id or a session"):
+        await stage.client.start(talk.agent, Task(input="Hi.", session="s"), id="own", task_queue=stage.queue)
+
+
+async def test_variables_that_do_not_fit_a_new_version_of_the_agent_are_named_and_can_be_given_anew(stage, talking):
+    class Newer(BaseModel):
+        flight: int = 0
+        meals: int = 0
+
+    talk = await talking([calling("choose", flight="MU1"), "Chosen.", "Hello."], [choose], variables=Trip)
+    await talk.handle().ask("Choose MU1.")
+    talk.agent = replace(talk.agent, variables=Newer)
+    await stage.serve(talk.agent)
+    with pytest.raises(VariableError, match=r"'flight' .*'MU1' is not of type 'integer'"):
+        await talk.handle().send("Hello.")
+    result = await talk.handle().ask(Task(input="Hello.", variables={"flight": 1}))
+    assert result.variables == {"flight": 1, "meals": 0}  # what is not there any more is left out
 
 
 # -- several at once ---------------------------------------------------------------------------------------

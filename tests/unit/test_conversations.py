@@ -138,7 +138,7 @@ async def test_given_list_is_the_callers_own():
 async def test_what_is_kept_stays_within_the_limit_and_the_least_used_goes_first():
     kept, runs = Conversations(2_000, nothing_away), [Run(f"run {n}") for n in range(20)]
     for run in runs:
-        await run.ask(kept, run.next_call(user("x" * 300)))
+        await run.ask(kept, run.next_call(user(run.name + "x" * 300)))
         await runs[0].ask(kept, runs[0].next_call())
         assert sum(one.size for one in kept._runs.values()) <= 2_000
     assert list(kept._runs)[-1] == "run 0"
@@ -221,3 +221,20 @@ async def test_spec_that_was_deployed_over_is_asked_of_the_workflow_once():
     for known in (deployed, None, deployed):
         assert await kept.spec(run.next_call(), known, run.fetch) == SPEC
     assert run.pages == [(0, 0)]
+
+
+async def test_the_next_turn_of_a_session_begins_with_what_the_last_one_has_in_memory():
+    kept, first, second = Conversations(10_000, nothing_away), Run("s.1"), Run("s.2")
+    await first.ask(kept, first.next_call(user("one")))
+    answer = reply("answer")
+    kept.remember(answer)
+    first.messages.append(answer)
+    second.messages, second.sent = list(first.messages), 1
+    await first.ask(kept, first.next_call(user("closing note")))
+    second.sent = len(second.messages)
+    assert await second.ask(kept, second.next_call(user("two"))) == second.messages
+    assert second.pages == [(2, 3)]
+    third = Run("other")
+    third.messages, third.sent = [user("another"), reply("beginning")], 2
+    assert await third.ask(kept, third.next_call(user("three"))) == third.messages
+    assert third.pages == [(0, 3)]
