@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,9 @@ from perdure.wire import COMPACT, CompactInput
 
 _TIGHTER = 0.6
 """What is left of the room each further time that it is compacted without a reply."""
+
+_THOUGHTS = re.compile(r"(?s)\A\s*<think>.*?</think>")
+"""What some servers leave before a reply."""
 
 _FORMS = frozenset({"response_format", "text", "tools", "tool_choice", "parallel_tool_calls"})
 """Parts of a request's body that say what a reply has to be like, and mean nothing for a summary."""
@@ -165,9 +169,11 @@ class _Pen:
                 raise
             self.problem = f"No model wrote a summary: {error.message}"
             raise NotWritten(self.problem) from None
-        if not answer.reply.text.strip():
+        text = _THOUGHTS.sub("", answer.reply.text).strip()
+        if not text or answer.reply.finish in ("refusal", "filtered"):
             self.problem = f"No model wrote a summary: {answer.model} gave none."
-        return Written(answer.reply.text, answer.model)
+            raise NotWritten(self.problem)
+        return Written(text, answer.model)
 
 
 def _plain(settings: ModelSettings, *, other: bool) -> ModelSettings:

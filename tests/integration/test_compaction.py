@@ -28,7 +28,7 @@ from tests.integration.test_reset import reset
 ROOM = Limits(steps=1_000, input_tokens=None, output_tokens=None, wall_time=None)
 SMALL = ContextPolicy(window=4_000)
 SUMS_UP = INSTRUCTIONS[:40]
-NOT_THAT: Any = ModelError("content_filtered", "not that")
+NOT_THAT = ModelError("content_filtered", "not that")
 
 
 def text(seed: str, length: int = 1_000) -> str:
@@ -67,6 +67,8 @@ class Summing:
             self.summaries.append(request)
             if isinstance(self.summary, Exception):
                 raise self.summary
+            if isinstance(self.summary, ModelReply):
+                return self.summary
             return ModelReply(text=self.summary, usage=Usage(input_tokens=tokens, output_tokens=20), model="summing")
         self.requests.append(request)
         if self.window and tokens > self.window:
@@ -147,6 +149,17 @@ async def test_a_model_that_fails_to_sum_up_costs_the_run_nothing_but_words(stag
     assert all("not that" in event.message and event.by == "" for event in done.told("context_compacted"))
     assert "search" not in compactions(done)[0].summary
     assert "look" in compactions(done)[0].summary
+
+
+@pytest.mark.parametrize("finish", ["refusal", "filtered", "stop"])
+async def test_a_model_that_declines_to_sum_up_is_stood_in_for(stage, finish):
+    model = Summing(LOOKS[:12])
+    model.summary = ModelReply(text="" if finish == "stop" else "I can't help with that.", finish=finish)
+    done = await stage.run(model, [look], limits=ROOM, context=SMALL)
+    assert done.result.text == "done after 12"
+    assert "help with that" not in compactions(done)[0].summary
+    assert compactions(done)[0].written_by == ""
+    assert "gave none" in done.told("context_compacted")[0].message
 
 
 async def test_a_model_that_is_down_for_a_moment_is_asked_again_for_the_summary(stage):
