@@ -10,6 +10,7 @@ import typer
 
 from perdure.cli import (
     chat,
+    codec,
     control,
     decisions,
     demo,
@@ -48,7 +49,7 @@ def perdure(
 
 
 _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
-    "Processes": (demo.demo, processes.dev, processes.worker),
+    "Processes": (demo.demo, processes.dev, processes.worker, codec.codec_server),
     "Runs": (runs.run, chat.chat, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
     "History": (history.fork,),
     "Decisions": (decisions.approvals, decisions.approve, decisions.deny, control.answer, decisions.settle),
