@@ -140,7 +140,9 @@ async def test_the_result_of_a_tool_elsewhere_is_shaped_as_declared(stage):
 
 
 @pytest.mark.parametrize("size", [10, 2 * RESULT_LIMIT])
-@pytest.mark.parametrize("options", [{"fields": ["id"]}, {"shape": lambda booked: booked["id"]}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"fields": ["id"]}, {"shape": lambda booked: booked["id"]}], ids=["fields", "function"]
+)
 async def test_a_compensation_is_given_what_the_tool_returned(stage, options, size):
     given, booked = [], {"id": "b1", "terms": "x" * size}
 
