@@ -103,8 +103,8 @@ class Client:
             task_queue: Where its workers listen. Default: the queue of the file that declares the agent.
 
         Raises:
-            PerdureError: If the input is too large to be recorded, a secret can't be kept, or the task has both an id and
-                a session.
+            PerdureError: If the input is too large to be recorded, a secret can't be kept, or the task has an id and a
+                session.
             SessionError: If the task's session is another agent's or user's.
             VariableError: If the task's variables do not fit the agent's.
             ConnectionFailed: If the server does not answer.
