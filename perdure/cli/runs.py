@@ -295,7 +295,7 @@ async def _followed(settings: Settings, run: Begun, *, no_wait: bool, as_json: b
 
 async def _more(client: Client, run_id: str) -> str:
     """Return the options with which a run that has used up a limit can go on."""
-    from perdure.client import options_to_resume
+    from perdure.handles import options_to_resume
 
     state = (await client.handle(run_id).projection()).state
     return (options_to_resume(state) if state else "") or "--add-steps 5"

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 WIRING = {
     *("archive", "cli", "client", "deposits", "earlier", "forks", "listing", "notebook", "sessions", "speaking"),
-    *("starter", "starting", "worker"),
+    *("handles", "starter", "starting", "worker"),
     "testing",
     "examples",
 }
