@@ -10,6 +10,7 @@ from perdure import events as ev
 from perdure.cli import standing, story
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.context import summary_of
+from perdure.errors import PerdureError
 from perdure.messages import (
     JSON,
     AssistantMessage,
@@ -26,6 +27,7 @@ from perdure.state import RunState
 
 if TYPE_CHECKING:
     from perdure.cli.standing import Now
+    from perdure.client import Client
     from perdure.telemetry.projection import Projection
 
 
@@ -212,16 +214,47 @@ def _calls(projection: Projection, result: RunResult, stream: TextIO) -> Iterato
         gone = next(
             (f", {story.undone_word(one.status, stream)}" for one in undone if one.position == call.position), ""
         )
-        yield f"        {story.status_word(call.status, stream)}{gone}"
+        given = _result(call, results)
+        yield f"        {story.status_word(call.status, stream)}{gone}{_part(call, given)}"
         if call.status == "staged":  # its message is for the model
             yield f"        {'never executed' if state.outcome else 'to be executed once approved, after the answer'}"
             continue
-        given = _result(call, results)
         text = (given.content or given.message or "") if given else call.message or ""
         if text:
             yield f"        {one_line(text, 500)}"
         if given and given.note:
             yield f"        {one_line(given.note, 500)}"
+
+
+def _part(call: CallRecord, given: ToolResult | None) -> str:
+    """Return how much of a result the model was shown, and how to read all of it; "" where that was all of it."""
+    if given is None or given.size is None:
+        return ""
+    rest = f"; --result {call.position} prints all of it" if given.ref else ""
+    return f", {len(given.content.encode('utf-8', 'surrogatepass')):,} of {given.size:,} bytes were shown{rest}"
+
+
+async def whole_result(client: Client, projection: Projection, position: str) -> str:
+    """Return the result of the call at `position`: all of it, where the store has more than the model was shown.
+
+    Raises:
+        PerdureError: If there is no such call, it has no result, or the store does not have it any more.
+    """
+    calls = projection.result().calls
+    found = next((call for call in calls if call.position == position), None)
+    if found is None:
+        known = ", ".join(call.position for call in calls[-10:]) or "none"
+        raise PerdureError(f"Run {projection.run_id} has no call {position!r}; its last ones are: {known}.")
+    given = _result(found, results_of(projection.entries, calls))
+    if given is None:
+        raise PerdureError(f"Call {position} has no result yet: it is {found.status}.")
+    if given.ref is None:
+        return given.content or given.message or ""
+    try:
+        async with client.store() as store:
+            return (await store.get(given.ref)).decode("utf-8", "replace")
+    except LookupError as error:
+        raise PerdureError(f"The rest of the result of call {position} is gone: {error}") from error
 
 
 def variable_lines(variables: Mapping[str, JSON]) -> Iterator[str]:

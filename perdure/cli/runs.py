@@ -167,9 +167,13 @@ def ls(
 def show(
     run_id: RunId,
     transcript: Annotated[bool, typer.Option("--transcript", help="The conversation as well.")] = False,
+    result: Annotated[str, typer.Option(metavar="CALL", help="Print only the result of that call, all of it.")] = "",
     as_json: AsJSON = False,
 ) -> None:
     """Show where a run stands, what it waits for, and what happened."""
+    if result:
+        session.finish(_show_result(run_id, result, as_json))
+        return
     session.finish(_show(run_id, transcript=transcript, as_json=as_json))
 
 
@@ -344,6 +348,20 @@ async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
         emit(report.as_data(projection, now, page, transcript=transcript))
     else:
         lay_out("\n".join(report.as_lines(projection, now, page, sys.stdout, transcript=transcript)))
+
+
+async def _show_result(run_id: str, call: str, as_json: bool) -> None:
+    from perdure.cli import report
+    from perdure.earlier import complete
+
+    client = await session.connect()
+    projection = await client.handle(run_id).projection()
+    await complete(client.settings, projection)
+    text = await report.whole_result(client, projection, call)
+    if as_json:
+        emit({"run_id": run_id, "call": call, "result": text})
+    else:
+        data(text)
 
 
 async def _watch(run_id: str, after: str, as_json: bool) -> None:

@@ -77,6 +77,12 @@ def wire(to: str) -> str:
     return f"wired {to}"
 
 
+@tool(effect="read")
+def export() -> str:
+    """Export everything."""
+    return "\\n".join(f"row {number}" for number in range(20_000))
+
+
 def agent(name: str, **options):
     return Agent(name, f"scripted:{HERE / name}.json", tools=[look, send, pay, dawdle, ask_user], **options)
 
@@ -84,6 +90,7 @@ def agent(name: str, **options):
 clerk = agent("clerk")
 wirer = Agent("wirer", f"scripted:{HERE / 'wirer.json'}", tools=[wire])
 renter = Agent("renter", f"scripted:{HERE / 'renter.json'}", tools=[rent, send], compensate_on=["cancelled"])
+exporter = Agent("exporter", f"scripted:{HERE / 'exporter.json'}", tools=[export])
 payer = agent("payer")
 pair = agent("pair")
 dawdler = agent("dawdler")
@@ -128,6 +135,7 @@ SCRIPTS: dict[str, Any] = {
         {"text": "As I said."},
     ],
     "hostile": [{"text": HOSTILE}],
+    "exporter": [{"calls": [{"name": "export"}]}, {"text": "Exported."}],
     "wirer": [
         {"calls": [{"name": "wire", "arguments": {"to": "ann"}}, {"name": "wire", "arguments": {"to": "ben"}}]},
         {"text": "I will tell both."},

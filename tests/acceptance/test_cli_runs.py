@@ -30,6 +30,20 @@ def test_a_served_agent_is_found_by_its_name(served):
     assert served("run", f"only-{served.folder.name}", "go").stdout == f"{HOSTILE}\n"
 
 
+def test_a_large_result_is_shown_in_part_and_printed_whole_on_request(served):
+    run = served.json("run", "agents.py:exporter", "go")["run_id"]
+    assert "65,536 of 188,889 bytes were shown; --result 1.1 prints all of it" in served("show", run).stdout
+    rows = served("show", run, "--result", "1.1").stdout.splitlines()
+    assert (len(rows), rows[-1]) == (20_000, "row 19999")
+    assert "has no call '7.1'; its last ones are: 1.1." in served("show", run, "--result", "7.1", code=1).stderr
+
+
+def test_a_large_task_is_taken_and_one_that_is_too_large_refused(served):
+    assert served("run", "agents.py:hostile", "-", stdin="x" * 3_000_000).stdout == f"{HOSTILE}\n"
+    refused = served("run", "agents.py:hostile", "-", stdin="x" * 20_000_000, code=1)
+    assert "at most 16,000,000 are taken: give larger documents to a tool, by their address" in refused.stderr
+
+
 def test_an_unknown_agent_is_an_error_that_lists_those_known(served):
     done = served("run", "nobody", "go", code=2)
     assert "No worker has announced an agent 'nobody'; known are " in done.stderr
