@@ -9,7 +9,7 @@ from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities import histories
@@ -22,6 +22,8 @@ from perdure.wire import ARCHIVE, AfterRun
 _PATIENCE, _LOCALLY = 10.0, 1.0
 """Seconds that an execution, which is about to end, gets to do so; less where the worker can decide less meanwhile."""
 _LATER = timedelta(seconds=15)
+_EXPECTED = ApplicationErrorCategory.BENIGN
+"""It is no news for a log."""
 
 _CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
 
@@ -58,7 +60,7 @@ class Afterwards:
             return await asyncio.wait_for(until_ended(self._client, request.run_id, request.execution), patience)
         except TimeoutError:
             words = f"Run {request.run_id} goes on."
-            raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER) from None
+            raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER, category=_EXPECTED) from None
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None

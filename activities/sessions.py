@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities.heartbeats import heartbeats
@@ -32,6 +32,8 @@ _NAME = re.compile(r"[\w.@:+-]{1,100}")
 _PATIENCE = 10.0
 """Seconds that a run, which is about to end, gets to do so before the activity steps aside."""
 _LATER = timedelta(seconds=15)
+_EXPECTED = ApplicationErrorCategory.BENIGN
+"""It is no news for a log."""
 
 
 def check_name(name: str) -> str:
@@ -258,7 +260,7 @@ class SessionActivities:
             return
         except TimeoutError:
             words = f"Run {request.run_id} goes on."
-            raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER) from None
+            raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER, category=_EXPECTED) from None
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
