@@ -22,7 +22,7 @@ from perdure.cli.secrets import Secrets, read_secrets
 if TYPE_CHECKING:
     from perdure.agents import Task
     from perdure.cli.choice import Choice
-    from perdure.client import Client
+    from perdure.client import Client, RunHandle
     from perdure.settings import Settings
 
 Status = Literal[
@@ -205,11 +205,15 @@ async def _start(settings: Settings, reference: str, task: Task, steps: int | No
     """Start a run, or find the one of that id."""
     client = await session.connect(settings)
     chosen, task = await _chosen(client, reference, task, steps)
-    handle = await client.start(chosen.spec, task, task_queue=chosen.task_queue)
+    return begun_as(await client.start(chosen.spec, task, task_queue=chosen.task_queue), chosen.file)
+
+
+def begun_as(handle: RunHandle, file: str | None = None) -> Begun:
+    """Return what there is to say of a run that was started, or found under its id."""
     if not handle.existing:
-        return Begun(handle.id, chosen.file)
+        return Begun(handle.id, file)
     words = " exists already" if handle.same_task else " exists already, for another task"
-    return Begun(handle.id, chosen.file, {"existing": True, "same_task": handle.same_task}, words)
+    return Begun(handle.id, file, {"existing": True, "same_task": handle.same_task}, words)
 
 
 async def _sent(
