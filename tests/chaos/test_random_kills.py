@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -164,7 +165,8 @@ async def travel(world, dice, trouble):
 def test_nothing_is_lost_or_done_twice_under_random_kills(tmp_path_factory):
     async def rounds():
         dice = random.Random(SEED)
-        home, memory = tmp_path_factory.mktemp("random"), {"PERDURE_MAX_RUNS": IN_MEMORY}
+        home = tmp_path_factory.mktemp("random")
+        memory: Any = {"PERDURE_MAX_RUNS": IN_MEMORY}
         async with Stage.open() as stage, World.open(home, stage, events=EVENTS, **memory) as world:
             world.limit(DEADLINE)
             stage.pause = lambda: dice.uniform(0, 0.3)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url
@@ -59,7 +60,7 @@ async def played_on_a_cable(home, server):
     async with Stage.open() as stage, Cable.to(f"{address.host}:{address.port}") as cable:
         host, port = cable.address.split(":")
         near = address.set(host=host, port=int(port)).render_as_string(hide_password=False)
-        limits = {"PERDURE_MAX_RUNS": "2", "PERDURE_STORE": near}
+        limits: Any = {"PERDURE_MAX_RUNS": "2", "PERDURE_STORE": near}
 
         async def kill_and_pull(world, players, worker):
             cable.pull()
