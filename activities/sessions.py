@@ -20,9 +20,10 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.activities.heartbeats import heartbeats
 from perdure.activities.stores import Session, Store, Turn, segments, session_owner
 from perdure.context import refs_of
+from perdure.decisions import Saying
 from perdure.endings import closing
 from perdure.errors import SessionError, SessionNameError, VariableError
-from perdure.messages import Content, Entry, Saying, Segment
+from perdure.messages import Content, Entry, Segment
 from perdure.state import SessionTurn
 from perdure.telemetry.projection import Projection, project
 from perdure.variables import current

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from perdure import staging
-from perdure.messages import Answer, CallRecord, Decision, DecisionRecord, Receipt, Settlement, ToolResult, content_hash
+from perdure.decisions import Answer, Decision, DecisionRecord, Receipt, Settlement
+from perdure.messages import CallRecord, ToolResult, content_hash
 from perdure.outcomes import close, not_done, record_of, result_of
 from perdure.results import report_of_value, short
 from perdure.state import STAGED, CallState, CallStatus, Outcome, RunState

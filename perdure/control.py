@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from perdure import approvals
 from perdure.budgets import Additions
-from perdure.messages import Answer, Cancellation, Data, Decision, Pause, Receipt, Saying, Settlement, parse_json
+from perdure.decisions import Answer, Cancellation, Decision, Pause, Receipt, Saying, Settlement
+from perdure.messages import Data, parse_json
 from perdure.outcomes import close
 from perdure.results import report_of_value, short
 from perdure.state import CallStatus, RunState

@@ -13,7 +13,8 @@ from perdure.errors import ConnectionFailed
 from perdure.messages import CallRecord, Entry, Segment
 from perdure.settings import Settings
 from perdure.state import RunState
-from perdure.telemetry.projection import Earlier, Projection
+from perdure.telemetry.projection import Projection
+from perdure.telemetry.upkeep import Earlier
 
 if TYPE_CHECKING:
     from perdure.activities.stores import Store

@@ -15,8 +15,9 @@ from perdure.activities.sessions import Opening, Sessions, Standing, check_name,
 from perdure.activities.stores import Session, Store, Turn, segments, store_of
 from perdure.agents import Task
 from perdure.control import NEXT_TURN
+from perdure.decisions import Saying
 from perdure.errors import DecisionRejected, PerdureError, RunEnded, RunNotFound, SessionError, SessionNotFound
-from perdure.messages import JSON, Compaction, Content, Entry, Message, RunResult, Saying, ToolMessage
+from perdure.messages import JSON, Compaction, Content, Entry, Message, RunResult, ToolMessage
 from perdure.policies import AgentSpec
 from perdure.speaking import new_id, unreachable, whoami
 from perdure.transcripts import put_away

@@ -21,8 +21,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.control import Wanted
+from perdure.decisions import Answer, Decision, Pause, Receipt, Saying, Settlement
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunNotFound
-from perdure.messages import JSON, Answer, Content, Decision, Pause, Receipt, Saying, Settlement
+from perdure.messages import JSON, Content
 from perdure.results import RESULT_LIMIT, output_of_value
 from perdure.wire import ANSWER, DECIDE, PAUSE, SAY, SETTLE, RunRequest
 

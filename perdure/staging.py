@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from perdure.messages import JSON, DecisionRecord, ToolCall, content_hash
+from perdure.decisions import DecisionRecord
+from perdure.messages import JSON, ToolCall, content_hash
 from perdure.outcomes import close_call, fold_if_all_closed, result_of
 from perdure.state import STAGED, CallState, CallStatus, Outcome, RunState
 

@@ -13,18 +13,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from perdure.decisions import Cancellation, DecisionRecord, Pause, Saying
 from perdure.messages import (
     JSON,
     CallRecord,
-    Cancellation,
     Content,
     ContextHealth,
     Data,
-    DecisionRecord,
     Entry,
-    Pause,
     RunStatus,
-    Saying,
     Segment,
     ToolCall,
     ToolResult,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.messages import Saying, ToolResult, Undone, UserMessage
+from perdure.decisions import Saying
+from perdure.messages import ToolResult, Undone, UserMessage
 from perdure.reports import UndoReport, Unshaped
 from perdure.state import UNSETTLED, CallState, CallStatus, DoneEffect, RunState
 

@@ -10,8 +10,9 @@ from typing import Literal
 from pydantic import Field
 
 from perdure.budgets import Allowance
+from perdure.decisions import Saying
 from perdure.memory import Circle, Learnt
-from perdure.messages import JSON, Content, Data, Entry, Saying, Segment, content_hash
+from perdure.messages import JSON, Content, Data, Entry, Segment, content_hash
 from perdure.policies import AgentSpec, Effect, Limits, Shaping
 from perdure.sensitive import Vaulted
 from perdure.state import Fork, RunState, SessionTurn, begin, keyed

@@ -12,8 +12,8 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from perdure import approvals, control
+from perdure.decisions import Answer, Cancellation, Decision, Pause, Receipt, Saying, Settlement
 from perdure.failures import explain
-from perdure.messages import Answer, Cancellation, Decision, Pause, Receipt, Saying, Settlement
 from perdure.state import RunState
 from perdure.wire import ANSWER, CANCEL, DECIDE, PAUSE, RESUME, SAY, SETTLE, JudgeInput, RunRequest, edit_id
 from perdure.workflows import calls

@@ -11,8 +11,9 @@ from typing import NewType, Protocol
 
 from pydantic import Field
 
+from perdure.decisions import Saying
 from perdure.memory import Circle, Fact
-from perdure.messages import JSON, Data, RunResult, Saying, Segment
+from perdure.messages import JSON, Data, RunResult, Segment
 from perdure.policies import AgentSpec, Scope
 from perdure.sealing import Keyring, keyring
 from perdure.settings import Settings

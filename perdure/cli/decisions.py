@@ -17,7 +17,7 @@ from perdure.errors import DecisionRejected, RunNotFound
 if TYPE_CHECKING:
     from perdure.cli.standing import Request
     from perdure.client import Client, RunHandle
-    from perdure.messages import Answer, Decision, Pause, Receipt, Saying, Settlement
+    from perdure.decisions import Answer, Decision, Pause, Receipt, Saying, Settlement
 
     Sent = Answer | Decision | Pause | Saying | Settlement
 
@@ -52,7 +52,7 @@ def approve(
     as_json: AsJSON = False,
 ) -> None:
     """Approve a call, as it is or with other arguments."""
-    from perdure.messages import Decision
+    from perdure.decisions import Decision
     from perdure.speaking import whoami
 
     arguments = _arguments(args, args_file)
@@ -62,7 +62,7 @@ def approve(
 
 def deny(run_id: RunId, call: CallId = "", by: By = None, reason: Reason = "", as_json: AsJSON = False) -> None:
     """Deny a call; the model is told so, and why."""
-    from perdure.messages import Decision
+    from perdure.decisions import Decision
     from perdure.speaking import whoami
 
     decision = Decision(call=call, approve=False, by=by or whoami(), reason=reason)
@@ -81,7 +81,7 @@ def settle(
     as_json: AsJSON = False,
 ) -> None:
     """Say what became of a call whose outcome nobody knows."""
-    from perdure.messages import Settlement
+    from perdure.decisions import Settlement
     from perdure.speaking import whoami
 
     returned = None if result is None else read_json(result, "--result")
@@ -124,7 +124,7 @@ async def deliver(run_id: str, wanted: Sent, what: str, as_json: bool) -> None:
 
 
 async def _send(handle: RunHandle, wanted: Sent, call: str) -> Receipt:
-    from perdure.messages import Answer, Decision, Pause, Saying, Settlement
+    from perdure.decisions import Answer, Decision, Pause, Saying, Settlement
 
     match wanted:
         case Answer():

@@ -18,7 +18,7 @@ from perdure.events import ApprovalRequested, Asked, InDoubt
 
 if TYPE_CHECKING:
     from perdure.client import RunHandle
-    from perdure.messages import Receipt
+    from perdure.decisions import Receipt
 
 
 Open = ApprovalRequested | Asked | InDoubt

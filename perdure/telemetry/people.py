@@ -10,7 +10,7 @@ from temporalio.converter import DataConverter
 
 from perdure import approvals, control
 from perdure import events as ev
-from perdure.messages import Answer, Cancellation, Decision, Pause, Receipt, Saying, Settlement
+from perdure.decisions import Answer, Cancellation, Decision, Pause, Receipt, Saying, Settlement
 from perdure.reports import Judgement
 from perdure.state import CallState, CallStatus
 from perdure.telemetry.telling import Telling

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +18,7 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.exceptions import CancelledError, FailureError
 
-from perdure import continuing, outcomes, pressure, recalling, turns, undoing
+from perdure import continuing, outcomes, turns, undoing
 from perdure import events as ev
 from perdure.failures import error_type, explain, fold_compaction_failure, fold_failure, fold_model_failure
 from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, Segment, content_hash
@@ -27,7 +26,7 @@ from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, Re
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
 from perdure.telemetry.executions import Shelf, histories, no_shelf
-from perdure.telemetry.lending import Lending
+from perdure.telemetry.upkeep import Activity, Earlier, Upkeep
 from perdure.wire import (
     CANCEL_RUN,
     COMPACT,
@@ -37,10 +36,8 @@ from perdure.wire import (
     PUT_AWAY,
     RECALL,
     UNDO,
-    CompactInput,
     ModelInput,
     ProbeInput,
-    PutAway,
     RunRequest,
     ToolInput,
     UndoInput,
@@ -72,32 +69,7 @@ async def follow(temporal: Client, run_id: str, after: str = "", *, shelf: Shelf
                 yield happened
 
 
-@dataclass
-class _Activity:
-    kind: str
-    id: str
-    payloads: Sequence[Payload]
-    started: datetime | None = None
-    attempt: int = 1
-    leaving: continuing.Part | None = None
-
-
-@dataclass
-class Earlier:
-    """What a run has put away.
-
-    Attributes:
-        before: What was put away before the first history that was read began: only the store has it.
-        entries: What was put away since.
-        records: The same of the records.
-    """
-
-    before: Segment | None = None
-    entries: list[Entry] = field(default_factory=list[Entry])
-    records: list[CallRecord] = field(default_factory=list[CallRecord])
-
-
-class Projection(Lending):
+class Projection(Upkeep):
     """A run as its history tells it. Feed it events in order, those of all its executions one after another.
 
     Attributes:
@@ -112,9 +84,7 @@ class Projection(Lending):
         super().__init__(run_id, converter)
         self.started_at: datetime | None = None
         self.task: Content = ""
-        self.earlier = Earlier()
         self.workers: list[str] = []
-        self.pending: dict[int, _Activity] = {}
 
     @property
     def entries(self) -> list[Entry]:
@@ -251,7 +221,7 @@ class Projection(Lending):
 
     async def _on_scheduled(self, attributes: Any, event: HistoryEvent) -> None:
         kind = attributes.activity_type.name
-        self.pending[event.event_id] = _Activity(kind, attributes.activity_id, attributes.input.payloads)
+        self.pending[event.event_id] = Activity(kind, attributes.activity_id, attributes.input.payloads)
         state = self._require()
         if kind == MODEL:
             request = await self._decode(attributes.input.payloads, ModelInput)
@@ -277,18 +247,6 @@ class Projection(Lending):
             told = None if tool is None or tool.remote else await self._decode(attributes.input.payloads, ToolInput)
             call.key = told.key if told else call.key  # after a reset, only the run knows its new epoch
             self._start(call, told.order if told else None)
-
-    async def _on_upkeep(self, activity: _Activity) -> None:
-        """Take that the run sees to its own transcript: what is recalled, shown in short, or put away."""
-        state = self._require()
-        if activity.kind == RECALL:
-            recalling.begin(state)
-        elif activity.kind == COMPACT:
-            compacted = await self._decode(activity.payloads, CompactInput)
-            state.ran = compacted.ran
-            pressure.begin(state, len(compacted.decided))
-        else:
-            activity.leaving = continuing.named(state, await self._decode(activity.payloads, PutAway))
 
     def _start(self, call: CallState, order: int | None) -> None:
         """Start a call. Its order is what the workflow said: a local call beside it started without an event."""
@@ -347,7 +305,7 @@ class Projection(Lending):
     async def _on_activity_cancelled(self, attributes: Any, _: HistoryEvent) -> None:
         await self._fold_failure(self.pending.pop(attributes.scheduled_event_id, None), CancelledError())
 
-    async def _fold_failure(self, activity: _Activity | None, error: BaseException) -> None:
+    async def _fold_failure(self, activity: Activity | None, error: BaseException) -> None:
         state = self._require()
         if activity is None:
             return
@@ -389,9 +347,9 @@ class Projection(Lending):
             report = await self._decode(attributes.details["result"].payloads, ToolReport)
             self._start(call, report.result.execution_order)
             outcomes.fold_report(state, call, report)
-        self._finished(call, _Activity(tool.name, call.position, (), attempt=described.get("attempt", 1)))
+        self._finished(call, Activity(tool.name, call.position, (), attempt=described.get("attempt", 1)))
 
-    def _fold_turn(self, turn: ModelTurn, activity: _Activity) -> None:
+    def _fold_turn(self, turn: ModelTurn, activity: Activity) -> None:
         state = self._require()
         turns.fold_turn(state, turn, self._now)
         if turn.finish == "full":
@@ -411,32 +369,6 @@ class Projection(Lending):
             duration=self._now - activity.started if activity.started else None,
         )
 
-    async def _fold_compaction(self, activity: _Activity, report: CompactReport) -> None:
-        pressure.fold(self._require(), report)
-        await self._tell_compaction(activity, report)
-
-    async def _tell_compaction(self, activity: _Activity, report: CompactReport) -> None:
-        asked = await self._decode(activity.payloads, CompactInput)
-        entry = report.entry if report.how == "summarised" else None
-        self._tell(
-            ev.ContextCompacted,
-            type="context_compacted",
-            why=asked.why,
-            how=report.how,
-            by=entry.written_by if entry else "",
-            before=report.before,
-            after=report.after,
-            usage=report.usage,
-            cost_usd=report.cost_usd,
-            message=report.message,
-            attempt=activity.attempt,
-            duration=self._now - activity.started if activity.started else None,
-        )
-        outcome = self._require().outcome
-        if outcome and outcome.failure == pressure.TOO_LONG:  # nothing could be done about what its provider said
-            told = {"error_type": outcome.failure, "message": outcome.reason or ""}
-            self._tell(ev.ModelFailed, type="model_failed", **told)
-
     def _fold_probe(self, position: str, report: ProbeReport) -> None:
         state = self._require()
         call = state.find(position)
@@ -446,26 +378,14 @@ class Projection(Lending):
         self._tell(ev.Probed, type="probed", **told)
         outcomes.fold_probe(state, call, report)
 
-    async def _fold_undo(self, activity: _Activity, report: UndoReport) -> None:
+    async def _fold_undo(self, activity: Activity, report: UndoReport) -> None:
         undone = await self._decode(activity.payloads, UndoInput)
         if effect := undoing.find(self._require(), undone.call.position):
             undoing.fold(self._require(), effect, report)
             told = {"call": effect.position, "name": effect.name, "status": effect.status, "message": effect.message}
             self._tell(ev.Undone, type="undone", attempt=activity.attempt, **told)
 
-    def _fold_recall(self, report: RecallReport) -> None:
-        recalling.fold(self._require(), report)
-        facts = len(report.message.facts) if report.message else 0
-        self._tell(ev.Recalled, type="recalled", facts=facts, problem=report.problem)
-
-    def _put_away(self, part: continuing.Part, segment: Segment) -> None:
-        state = self._require()
-        self.earlier.entries.extend(part.entries)
-        self.earlier.records = continuing.together(self.earlier.records, part.records)
-        continuing.put_away(state, part, segment)
-        self._records = len(state.records)
-
-    def _finished(self, call: CallState, activity: _Activity) -> None:
+    def _finished(self, call: CallState, activity: Activity) -> None:
         """Tell of a call that was executed and has its result now."""
         if call.status is CallStatus.CLOSED:
             duration = self._now - activity.started if activity.started else None

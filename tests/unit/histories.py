@@ -13,8 +13,9 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter, PayloadCodec
 
 from perdure import approvals, control
+from perdure.decisions import Receipt
 from perdure.engine.converter import data_converter
-from perdure.messages import AssistantMessage, Receipt, ToolCall, ToolResult
+from perdure.messages import AssistantMessage, ToolCall, ToolResult
 from perdure.policies import AgentSpec, Approval, Remote, ToolSpec
 from perdure.reports import CompactReport, ModelTurn, ToolReport
 from perdure.state import RunState

@@ -8,7 +8,8 @@ import pytest
 
 from perdure.approvals import apply_decision, apply_settlement, check, expire, next_alarm, premature, takes
 from perdure.control import Wanted, read_signal
-from perdure.messages import AssistantMessage, Decision, Settlement, ToolCall, content_hash
+from perdure.decisions import Decision, Settlement
+from perdure.messages import AssistantMessage, ToolCall, content_hash
 from perdure.outcomes import close, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, ToolSpec
 from perdure.reports import ModelTurn

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from perdure import approvals, continuing
 from perdure.cli.report import results_of
 from perdure.continuing import Part
+from perdure.decisions import Decision
 from perdure.messages import (
     AssistantMessage,
     CallRecord,
-    Decision,
     Entry,
     RunResult,
     Segment,

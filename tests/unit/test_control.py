@@ -10,7 +10,8 @@ import pytest
 from perdure import control
 from perdure.budgets import Additions
 from perdure.control import Resumption, Wanted, apply, check, read_signal
-from perdure.messages import Answer, AssistantMessage, Cancellation, Decision, Pause, Saying, TextPart, ToolCall
+from perdure.decisions import Answer, Cancellation, Decision, Pause, Saying
+from perdure.messages import AssistantMessage, TextPart, ToolCall
 from perdure.outcomes import close, result_of, start
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import ModelTurn

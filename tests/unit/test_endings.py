@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from perdure import control
 from perdure.approvals import apply_decision
+from perdure.decisions import Decision, Saying
 from perdure.endings import closing
-from perdure.messages import Decision, Entry, Saying, ToolMessage, ToolResult, UserMessage
+from perdure.messages import Entry, ToolMessage, ToolResult, UserMessage
 from perdure.outcomes import close, doubt, result_of, start
 from perdure.state import STAGED, Doubt, Outcome, RunState, SessionTurn, begin
 from perdure.steps import CallModel, CallTools, Finish, Probe, next_step

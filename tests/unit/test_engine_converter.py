@@ -7,30 +7,23 @@ from typing import Any
 import pytest
 from temporalio.contrib.pydantic import pydantic_data_converter
 
-from perdure import messages, policies
+from perdure import decisions, messages, policies
+from perdure.decisions import Answer, Cancellation, Decision, DecisionRecord, Pause, Receipt, Saying, Settlement
 from perdure.engine.converter import data_converter
 from perdure.messages import (
-    Answer,
     AssistantMessage,
     CallRecord,
-    Cancellation,
     Compaction,
     ContextHealth,
     Data,
-    Decision,
-    DecisionRecord,
     Entry,
     FilePart,
     ImagePart,
     Part,
-    Pause,
     Problem,
-    Receipt,
     RunResult,
-    Saying,
     Segment,
     SegmentBody,
-    Settlement,
     TextPart,
     ToolCall,
     ToolMessage,
@@ -177,7 +170,7 @@ def test_every_class_comes_back_as_it_was(sample):
 def test_every_class_of_the_vocabulary_has_a_sample():
     classes = {
         value
-        for module in (messages, policies)
+        for module in (decisions, messages, policies)
         for _, value in inspect.getmembers(module, inspect.isclass)
         if issubclass(value, Data) and value is not Data and value.__module__ == module.__name__
     }

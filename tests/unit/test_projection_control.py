@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from perdure.budgets import Additions
 from perdure.control import Resumption
-from perdure.messages import Answer, AssistantMessage, Pause, Receipt, Saying
+from perdure.decisions import Answer, Pause, Receipt, Saying
+from perdure.messages import AssistantMessage
 from perdure.reports import ModelTurn
 from perdure.state import CallStatus
 from perdure.steps import Wait, next_step

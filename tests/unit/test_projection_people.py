@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from perdure import approvals
-from perdure.messages import AssistantMessage, Decision, Problem, Receipt, Settlement
+from perdure.decisions import Decision, Receipt, Settlement
+from perdure.messages import AssistantMessage, Problem
 from perdure.reports import Judgement, ModelTurn, ProbeReport
 from perdure.state import CallStatus
 from perdure.wire import JUDGE, PROBE, JudgeInput, ProbeInput, ToolInput, edit_id

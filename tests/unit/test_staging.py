@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.approvals import apply_decision, check
+from perdure.decisions import Decision
 from perdure.errors import ToolDefinitionError
-from perdure.messages import Decision
 from perdure.outcomes import records
 from perdure.policies import AgentSpec, Limits, ToolSpec
 from perdure.state import STAGED, CallStatus, Outcome, RunState, begin

@@ -8,7 +8,8 @@ from typing import Any
 from perdure import control
 from perdure.approvals import apply_decision, apply_settlement, check, expire
 from perdure.budgets import Additions
-from perdure.messages import AssistantMessage, Decision, Saying, Settlement, ToolCall, ToolMessage, ToolResult
+from perdure.decisions import Decision, Saying, Settlement
+from perdure.messages import AssistantMessage, ToolCall, ToolMessage, ToolResult
 from perdure.outcomes import fold_probe, fold_report, lost, result_of, start
 from perdure.policies import AgentSpec, Approval, Effect, Limits, ToolSpec
 from perdure.reports import ModelTurn, ProbeReport, ToolReport

@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 
 from perdure import control, pressure, recalling
 from perdure.budgets import Additions, allowance, gone, turns_left, waste
+from perdure.decisions import Answer, Pause, Saying
 from perdure.leases import Grant, ask, take, unanswered
-from perdure.messages import (
-    Answer,
-    AssistantMessage,
-    Compaction,
-    Pause,
-    Problem,
-    Saying,
-    ToolCall,
-    ToolMessage,
-    Usage,
-    UserMessage,
-)
+from perdure.messages import AssistantMessage, Compaction, Problem, ToolCall, ToolMessage, Usage, UserMessage
 from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
 from perdure.policies import MemoryPolicy
 from perdure.reports import CompactReport, ModelTurn, ProbeReport, RecallReport, ToolReport

@@ -1,0 +1,108 @@
+"""What a run does for its own transcript, as its history tells it: recalling, showing it in short, putting it away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import DataConverter
+
+from perdure import continuing, pressure, recalling
+from perdure import events as ev
+from perdure.messages import CallRecord, Entry, Segment
+from perdure.reports import CompactReport, RecallReport
+from perdure.telemetry.lending import Lending
+from perdure.wire import COMPACT, RECALL, CompactInput, PutAway
+
+
+@dataclass
+class Activity:
+    """An activity of a run, from when it was handed to the workers."""
+
+    kind: str
+    id: str
+    payloads: Sequence[Payload]
+    started: datetime | None = None
+    attempt: int = 1
+    leaving: continuing.Part | None = None
+
+
+@dataclass
+class Earlier:
+    """What a run has put away.
+
+    Attributes:
+        before: What was put away before the first history that was read began: only the store has it.
+        entries: What was put away since.
+        records: The same of the records.
+    """
+
+    before: Segment | None = None
+    entries: list[Entry] = field(default_factory=list[Entry])
+    records: list[CallRecord] = field(default_factory=list[CallRecord])
+
+
+class Upkeep(Lending):
+    """The part of a projection that takes what a run does for its own transcript.
+
+    Attributes:
+        earlier: What it has put away, as far as it was read.
+        pending: Activities under way, by the id of the history's event.
+    """
+
+    def __init__(self, run_id: str, converter: DataConverter) -> None:
+        super().__init__(run_id, converter)
+        self.earlier = Earlier()
+        self.pending: dict[int, Activity] = {}
+
+    async def _on_upkeep(self, activity: Activity) -> None:
+        """Take that the run sees to its own transcript: what is recalled, shown in short, or put away."""
+        state = self._require()
+        if activity.kind == RECALL:
+            recalling.begin(state)
+        elif activity.kind == COMPACT:
+            compacted = await self._decode(activity.payloads, CompactInput)
+            state.ran = compacted.ran
+            pressure.begin(state, len(compacted.decided))
+        else:
+            activity.leaving = continuing.named(state, await self._decode(activity.payloads, PutAway))
+
+    async def _fold_compaction(self, activity: Activity, report: CompactReport) -> None:
+        pressure.fold(self._require(), report)
+        await self._tell_compaction(activity, report)
+
+    async def _tell_compaction(self, activity: Activity, report: CompactReport) -> None:
+        asked = await self._decode(activity.payloads, CompactInput)
+        entry = report.entry if report.how == "summarised" else None
+        self._tell(
+            ev.ContextCompacted,
+            type="context_compacted",
+            why=asked.why,
+            how=report.how,
+            by=entry.written_by if entry else "",
+            before=report.before,
+            after=report.after,
+            usage=report.usage,
+            cost_usd=report.cost_usd,
+            message=report.message,
+            attempt=activity.attempt,
+            duration=self._now - activity.started if activity.started else None,
+        )
+        outcome = self._require().outcome
+        if outcome and outcome.failure == pressure.TOO_LONG:  # nothing could be done about what its provider said
+            told = {"error_type": outcome.failure, "message": outcome.reason or ""}
+            self._tell(ev.ModelFailed, type="model_failed", **told)
+
+    def _fold_recall(self, report: RecallReport) -> None:
+        recalling.fold(self._require(), report)
+        facts = len(report.message.facts) if report.message else 0
+        self._tell(ev.Recalled, type="recalled", facts=facts, problem=report.problem)
+
+    def _put_away(self, part: continuing.Part, segment: Segment) -> None:
+        state = self._require()
+        self.earlier.entries.extend(part.entries)
+        self.earlier.records = continuing.together(self.earlier.records, part.records)
+        continuing.put_away(state, part, segment)
+        self._records = len(state.records)
