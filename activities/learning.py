@@ -12,7 +12,7 @@ from perdure.activities.edge import Answer, Edge
 from perdure.activities.heartbeats import Pulse, heartbeats
 from perdure.activities.stores import Memories
 from perdure.budgets import Allowance
-from perdure.learning import MOST_NOTES, Picked, Said
+from perdure.learning import MOST_NOTES, Grounds, Picked, Said
 from perdure.memory import Circle, Fact, circle_of
 from perdure.messages import AssistantMessage, Message, UserMessage
 from perdure.models import ModelRequest
@@ -93,8 +93,8 @@ class Learning:
             return LearnReport(problem=str(error))
         entries = [*earlier, *state.messages]
         said = learning.talk(entries, state.spec)
-        notes = await self._notes(circle, said)
-        talk: list[Message] = [UserMessage(role="user", content=learning.prompt(said, notes))]
+        notes, acted = await self._notes(circle, said), learning.acted(state)
+        talk: list[Message] = [UserMessage(role="user", content=learning.prompt(said, notes, acted=acted))]
         answer = await self._ask(state.spec, circle, talk, pulse)
         found = learning.picked(answer.reply.text)
         if not isinstance(found, Picked):
@@ -106,8 +106,8 @@ class Learning:
         report = LearnReport(circle=circle, usage=usage, cost_usd=answer.cost_usd, model=answer.model)
         if not isinstance(found, Picked):
             return report.model_copy(update={"problem": f"The model gave nothing that can be used: {found}."})
-        tools = learning.foreign(entries, state.spec)
-        facts, dropped = learning.believed(found.facts, said, tools, notes, circle)
+        grounds = Grounds(said, learning.foreign(entries, state.spec), acted)
+        facts, dropped = learning.believed(found.facts, grounds, notes, circle)
         return report.model_copy(update={"facts": facts, "dropped": dropped})
 
     async def _ask(self, spec: AgentSpec, circle: Circle, talk: list[Message], pulse: Pulse) -> Answer:
