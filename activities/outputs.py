@@ -78,8 +78,9 @@ def output_of(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets
 
 
 def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked) -> Output:
-    undoable, value = tool.compensate is not None, secrets.cleaned(value)
-    return output_of_value(value, call.call_id, tool.name, call.result_limit, call.order, shaping, undoable=undoable)
+    options = {"undoable": tool.compensate is not None, "local": call.local}
+    name, value = tool.name, secrets.cleaned(value)
+    return output_of_value(value, call.call_id, name, call.result_limit, call.order, shaping, **options)
 
 
 def _with(report: ToolReport, result: ToolResult) -> ToolReport:

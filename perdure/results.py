@@ -105,6 +105,16 @@ class Output:
 
 
 NO_SHAPING = Shaping()
+LOCAL_LIMIT = 32_768
+"""Bytes as JSON of a local tool's result that reach the model at once: a hundred such results may be recorded together,
+in one message, of which the engine takes 4 MiB."""
+
+
+def _short_as_json(content: str) -> str:
+    """Return the beginning of `content` that has at most `LOCAL_LIMIT` bytes as JSON."""
+    while (size := len(_dumped(content).encode())) > LOCAL_LIMIT:
+        content, _ = preview(content, min(LOCAL_LIMIT, len(content.encode()) * LOCAL_LIMIT // size - 1))
+    return content
 
 
 def output_of_value(
@@ -116,12 +126,14 @@ def output_of_value(
     shaping: Shaping = NO_SHAPING,
     *,
     undoable: bool = False,
+    local: bool = False,
 ) -> Output:
     """Return what becomes of the `value` that a tool returned; what the model is not shown is left to be put away.
 
     Args:
         limit: Bytes that it is shown at most.
         undoable: A compensation may need what was returned.
+        local: It is recorded together with those of all other local calls under way: see `LOCAL_LIMIT`.
     """
     text, note = as_text(value)
     shown, whole, trimmed = _shaped(text, shaping)
@@ -129,6 +141,7 @@ def output_of_value(
         note = f"{note} {_NO_FIELDS}" if note else _NO_FIELDS
     shown = text if shown is None else shown
     content, _ = preview(shown[: shaping.max_chars], limit)
+    content = _short_as_json(content) if local else content
     cut = trimmed is not None or len(content) < len(shown)
     result = ToolResult(
         call_id=call_id,

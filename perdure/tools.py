@@ -263,7 +263,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Tool 
             (`Agent(compensate_on=…)`).
         undo_attempts: Tries of it, 1 s apart and doubling up to 30 s, each within `timeout`. Default 10.
         result_limit: Bytes of the result that reach the model at once, at most 200,000; it reads on with `read_result`.
-            Default 64 KiB.
+            Default 64 KiB; of a local tool, never more than 32 KiB.
         fields: Of an object, or of each object of a list, the model is shown these alone. A path goes on in what is
             below, also where that is a list: `["flights.id", "flights.price"]`. Default: all.
         limit: Items that it is shown of each list. It is told how many more there are, and may read them. Default: all.

@@ -226,6 +226,7 @@ class ToolInput(Data):
     tries: int = 1
     result_limit: int = 65_536
     shaping: Shaping = Shaping()
+    local: bool = False
     order: int | None = None
     again: bool = False
     execution: str = ""

@@ -189,6 +189,7 @@ def tool_input(
         tries=spec.tries,
         result_limit=spec.result_limit,
         shaping=spec.shaping,
+        local=spec.local,
         order=call.order,
         again=call.again,
         execution=workflow.info().run_id if spec.effect == "unsafe" else "",

@@ -128,6 +128,21 @@ async def test_32_results_and_arguments_at_once_pass_what_one_message_of_the_eng
     assert {len(result.content) for result in done.results} == {200_000}
 
 
+@pytest.mark.parametrize("letter", ["x", "\0", "字"], ids=["ascii", "escaped", "chinese"])
+async def test_64_local_results_are_recorded_together(stage, letter):
+    @tool(effect="read", local=True, result_limit=200_000)
+    def give(number: int) -> object:
+        """Give."""
+        return f"{number:03}{letter * 200_000}"
+
+    calls = [{"name": "give", "arguments": {"number": n}} for n in range(64)]
+    limits = ROOM.model_copy(update={"parallel_reads": 64, "calls_per_turn": 64})
+    done = await stage.run([{"calls": calls}, "done"], [give], context=WIDE, limits=limits)
+    assert done.result.status == "completed"
+    assert [result.content[:3] for result in done.results] == [f"{n:03}" for n in range(64)]
+    assert all(5_000 < len(result.content.encode()) <= 32_768 and result.ref for result in done.results)
+
+
 async def test_32_large_results_at_once_are_a_small_part_of_the_history(stage):
     @tool(effect="read")
     def give(number: int) -> str:

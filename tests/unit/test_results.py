@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from perdure.messages import parse_json
-from perdure.results import as_text, clean, preview, report_of_value, short, words
+from perdure.results import LOCAL_LIMIT, as_text, clean, output_of_value, preview, report_of_value, short, words
 
 
 class Flight(BaseModel):
@@ -148,6 +148,18 @@ def test_preview_is_the_longest_beginning_of_whole_characters_that_fits(text, li
 def test_result_of_exactly_the_limit_is_whole():
     assert preview("上海", 6) == ("上海", None)
     assert preview("上海", 5) == ("上", 6)
+
+
+@given(st.text(alphabet=st.sampled_from("a\0字\n"), max_size=80), st.integers(min_value=1, max_value=2_000))
+def test_a_local_result_is_short_as_json_and_the_rest_is_kept(unit, times):
+    text = unit * times
+    output = output_of_value(text, "c", "t", 200_000, 1, local=True)
+    content = output.report.result.content
+    assert text.startswith(content)
+    assert len(json.dumps(content, ensure_ascii=False).encode()) <= LOCAL_LIMIT
+    assert output.whole == (None if content == text else text.encode())
+    if output.whole:
+        assert len(content.encode()) > LOCAL_LIMIT // 8
 
 
 def test_report_carries_text_size_note_and_order():
