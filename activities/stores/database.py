@@ -71,6 +71,11 @@ class Database:
         name = self.url.database if self._is_sqlite else None
         return Path(name) if name and name != ":memory:" else None
 
+    @property
+    def _shown(self) -> str:
+        """Its address as people write it, without a password."""
+        return str(self.url.set(drivername=self.url.get_backend_name()))
+
     async def apart(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` returns, which is not cancelled with its caller."""
         task = asyncio.create_task(work)
@@ -132,7 +137,7 @@ class Database:
         except DataError as error:
             raise ValueError(f"The store can't keep that: {_reason(error)}.") from error
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            raise ConnectionFailed(f"The store at {self.url} can't be used: {_reason(error)}.") from error
+            raise ConnectionFailed(f"The store at {self._shown} can't be used: {_reason(error)}.") from error
 
     async def _prepare(self, *, make: bool) -> bool:
         """Upgrade the tables, or, with `make`, make them if there are none; return whether there are any now.
@@ -156,7 +161,7 @@ class Database:
                     found = await connection.run_sync(schema.upgrade)
             if found != schema.HEAD:
                 raise ConnectionFailed(
-                    f"The store at {self.url} is of a newer Perdure (its tables have version {found}; here "
+                    f"The store at {self._shown} is of a newer Perdure (its tables have version {found}; here "
                     f"{schema.HEAD} is the newest): upgrade perdure here, or set PERDURE_STORE to another store."
                 )
             await self._tune()

@@ -153,7 +153,7 @@ async def test_first_processes_starting_at_once_all_make_do_with_one_set_of_tabl
     [
         (
             "postgresql://me:hunter2@127.0.0.1:1/db",
-            r"postgresql\+asyncpg://me:\*\*\*@127\.0\.0\.1:1/db can't be used: ",
+            r"postgresql://me:\*\*\*@127\.0\.0\.1:1/db can't be used: ",
         ),
         ("postgresql://nowhere.invalid/db", "nowhere.invalid/db can't be used: "),
         ("sqlite:////dev/null/store.db", "can't be used: "),
