@@ -38,6 +38,7 @@ from perdure.engine import search_attributes
 from perdure.engine.external_storage import Driver, attached
 from perdure.errors import AgentError, SessionError
 from perdure.settings import Settings
+from perdure.telemetry import hooks, logs
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
@@ -65,6 +66,8 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             function fails.
         ConnectionFailed: If the server lacks the search attributes and they can't be registered.
     """
+    logs.protect()
+    hooks.use_settings(settings)
     by_name = _by_name(agents)
     providers.declare(settings.providers)
     _check_providers(agents, settings)

@@ -34,6 +34,7 @@ from perdure.settings import Settings
 from perdure.speaking import unreachable
 from perdure.starting import begin
 from perdure.state import SHAPE
+from perdure.telemetry import hooks, logs
 from perdure.variables import starting
 from perdure.wire import RunRequest
 
@@ -75,6 +76,8 @@ class Client:
             ConnectionFailed: If none answers.
         """
         settings = settings or Settings()
+        logs.protect()
+        hooks.use_settings(settings)
         return cls(await connect(settings), settings)
 
     async def start(
@@ -149,7 +152,7 @@ class Client:
         self, run_id: str, request: RunRequest, task_queue: str, task: Task, memo: Mapping[str, Any] | None = None
     ) -> bool:
         """Start a run; return False if one of that id is there, or was."""
-        told = {"agent": request.spec.name, "labels": task.labels, "task": _task_hash(task), **(memo or {})}
+        told = {"agent": request.spec.name, "labels": _shown(task.labels), "task": _task_hash(task), **(memo or {})}
         weight = self.settings.tenant_weights.get(task.tenant)
         priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
@@ -245,6 +248,15 @@ def _owner(namespace: str, run_id: str) -> Any:
     from perdure.activities.stores import run_owner
 
     return run_owner(namespace, run_id)
+
+
+def _shown(labels: dict[str, str]) -> Any:
+    """Return labels as they may be shown to whoever runs the system."""
+    if not labels:
+        return labels
+    from perdure.telemetry import redaction
+
+    return redaction.current().json(labels)
 
 
 def _task_hash(task: Task) -> str:

@@ -154,6 +154,15 @@ def apply(state: RunState, wanted: Wanted, via: Via, now: datetime) -> None:
     state.taken.extend([wanted.id] if wanted.id else [])
 
 
+def cancelled_because(state: RunState, cause: str) -> str:
+    """Return why a run was cancelled: as whoever asked for it has said, else as the engine was told.
+
+    The engine keeps what it is told as plain text, and is not told everything.
+    """
+    asked = state.cancelling
+    return (asked.reason or f"cancelled by {asked.by}") if asked else cause
+
+
 def _answer(state: RunState, answer: Answer) -> None:
     call = state.find(answer.call, CallStatus.QUESTION)
     assert call is not None  # noqa: S101 - `check` found it

@@ -23,12 +23,12 @@ from perdure.deposits import deposited
 from perdure.engine.connection import Absence
 from perdure.engine.external_storage import THRESHOLD
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
-from perdure.messages import Content, RunResult, content_hash
+from perdure.messages import Cancellation, Content, RunResult, content_hash
 from perdure.resuming import carried_on
 from perdure.speaking import Speaking, new_id, size_of, whoami
 from perdure.starting import begin, priority_of
 from perdure.state import SHAPE, RunState, SessionTurn
-from perdure.wire import BEGAN, RESUME, RunRequest, packed_state
+from perdure.wire import BEGAN, CANCEL, RESUME, RunRequest, packed_state
 
 if TYPE_CHECKING:
     from perdure.client import Client
@@ -148,9 +148,20 @@ class RunHandle(Speaking):
         if (await self._describe()).status is not WorkflowExecutionStatus.RUNNING:
             raise DecisionRejected(f"Run {self.id} has ended.", "closed")  # the server would accept it
         try:
-            await self._workflow().cancel(reason=reason or f"cancelled by {whoami()}")
+            await self._cancel(reason)
         except RPCError as error:
             raise await self._refused(error) from error
+
+    async def _cancel(self, reason: str) -> None:
+        """Tell the engine, which keeps a reason as plain text; or, where everything is encrypted, the run itself."""
+        if reason and self._client.temporal.data_converter.payload_codec:
+            wanted = Cancellation(by=whoami(), reason=reason, id=new_id())
+            await self._workflow().signal(CANCEL, wanted)
+            return
+        from perdure.telemetry import redaction
+
+        told = redaction.current().text(reason or f"cancelled by {whoami()}")
+        await self._workflow().cancel(reason=told)
 
     async def projection(self, *, last: bool = False) -> Projection:
         """Return the run as its history tells it; needs no worker.

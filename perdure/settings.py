@@ -8,7 +8,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
@@ -46,6 +54,17 @@ ByName = Annotated[
     dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]],
     NoDecode,
     _json('it is JSON such as {"name": 5}, each number above 0'),
+]
+
+
+def _split(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
+
+
+Names = Annotated[
+    list[str],
+    NoDecode,
+    BeforeValidator(lambda given: _split(given) if isinstance(given, str) else given),
 ]
 
 
@@ -105,6 +124,8 @@ class Settings(BaseSettings):
         encryption_key: Encrypts all contents of runs, in histories and in the store: 32 bytes in base64 or hex, as from
             `openssl rand -base64 32`. Several, by commas: the first one encrypts, all decrypt. `ID:KEY` names one.
         encryption_key_file: A file with such keys, one a line; those of `encryption_key` come first.
+        redactors: Detectors of your own for what tells of runs, as `MODULE:NAME`, separated by commas: each one a
+            `Detector`, or a function from text to text. Default: none besides those that are always there.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
     """
 
@@ -131,6 +152,7 @@ class Settings(BaseSettings):
     max_history_events: int | None = Field(default=None, ge=20)
     encryption_key: SecretStr | None = None
     encryption_key_file: Path | None = None
+    redactors: Names = Field(default_factory=list[str])
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 
     @property

@@ -301,7 +301,8 @@ class AgentWorkflow(People, Continuing, Compacting):
         """Stop what is under way, wait until each call's fate is known, and say what the run becomes."""
         reason = workflow.cancellation_reason()
         if isinstance(error, asyncio.CancelledError) or reason is not None:
-            outcome = Outcome(status="cancelled", reason=reason or "The run was cancelled.")
+            why = control.cancelled_because(self.state, reason or "The run was cancelled.")
+            outcome = Outcome(status="cancelled", reason=why)
             await self._unwind()
         else:
             workflow.logger.error("run failed by a defect of the runtime", exc_info=error)

@@ -174,7 +174,10 @@ def _expected(error: Exception) -> bool:
 
 
 def _fail(error: Exception, *, envelope: bool) -> int:
+    from perdure.telemetry import redaction
+
     kind, message, code = _told(error)
+    message = redaction.current().text(message)
     if envelope:
         emit({"error": {"kind": kind, "message": message}})
     else:

@@ -213,9 +213,10 @@ class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         activity: Mapping[str, Any] | None = getattr(record, "temporal_activity", None)
-        if record.name == "temporalio.activity" and activity and record.exc_info:
+        failure = getattr(record, "failure", None) or (record.exc_info and record.exc_info[1])
+        if record.name == "temporalio.activity" and activity and failure:
             what = f"{activity.get('activity_type')} of run {activity.get('workflow_id')}"
-            record = _plain(record, f"{what}, attempt {activity.get('attempt')}: {record.exc_info[1]}")
+            record = _plain(record, f"{what}, attempt {activity.get('attempt')}: {failure}")
         elif record.name == "temporalio.core":
             record = _plain(record, record.getMessage())
         return super().format(record)
@@ -244,7 +245,10 @@ class _Outages(logging.Filter):
 
 
 def _log_to_stderr() -> None:
+    from perdure.telemetry.logs import Redacted, catch_all
+
     handler = logging.StreamHandler()
-    handler.setFormatter(_Format())
+    handler.setFormatter(Redacted(_Format()))
     handler.addFilter(_Outages())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    catch_all()

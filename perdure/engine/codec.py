@@ -9,7 +9,6 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DefaultFailureConverter, PayloadCodec, PayloadConverter
 
 from perdure.sealing import Keyring
-from perdure.telemetry import redaction
 
 ENCODING = "binary/encrypted"
 KEY_ID = "encryption-key-id"
@@ -58,6 +57,8 @@ class Failures(DefaultFailureConverter):
 
     def to_failure(self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure) -> None:
         """Convert an error; its causes come through here as well."""
+        from perdure.telemetry import redaction  # most processes convert none, and it takes a while to load
+
         super().to_failure(exception, payload_converter, failure)
         redactor = redaction.current()
         failure.message = redactor.text(failure.message)

@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter
 from temporalio.exceptions import CancelledError, FailureError
 
-from perdure import continuing, outcomes, turns, undoing
+from perdure import continuing, control, outcomes, turns, undoing
 from perdure import events as ev
 from perdure.failures import error_type, explain, fold_compaction_failure, fold_failure, fold_model_failure
 from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, Segment, content_hash
@@ -162,8 +162,8 @@ class Projection(Upkeep):
             self._tell(ev.RuntimeFault, type="runtime_fault", message=await self._words(attributes.failure))
 
     async def _on_cancel_requested(self, attributes: Any, _: HistoryEvent) -> None:
-        asked = self._require().cancelling
-        self._tell(ev.CancelRequested, type="cancel_requested", reason=attributes.cause, by=asked.by if asked else "")
+        asked, why = self._require().cancelling, control.cancelled_because(self._require(), attributes.cause)
+        self._tell(ev.CancelRequested, type="cancel_requested", reason=why, by=asked.by if asked else "")
 
     async def _on_completed(self, attributes: Any, _: HistoryEvent) -> None:
         self._end(await self._decode(attributes.result.payloads, RunResult))
@@ -396,7 +396,9 @@ class Projection(Upkeep):
         return error.message if isinstance(error, FailureError) else str(error)
 
     async def _error(self, failure: Failure) -> BaseException:
-        return await self._converter.decode_failure(failure)
+        copy = Failure()
+        copy.CopyFrom(failure)  # it is decrypted in place, and the event may go into the archive
+        return await self._converter.decode_failure(copy)
 
 
 _OUTRUN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
