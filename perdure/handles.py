@@ -19,11 +19,12 @@ from temporalio.service import RPCError
 from perdure import archive, continuing, earlier
 from perdure.budgets import Additions, exhausted, still_scarce
 from perdure.control import Resumption
+from perdure.decisions import Cancellation
 from perdure.deposits import deposited
 from perdure.engine.connection import Absence
 from perdure.engine.external_storage import THRESHOLD
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
-from perdure.messages import Cancellation, Content, RunResult, content_hash
+from perdure.messages import Content, RunResult, content_hash
 from perdure.resuming import carried_on
 from perdure.speaking import Speaking, new_id, size_of, whoami
 from perdure.starting import begin, priority_of
