@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,9 @@ _PATIENCE = timedelta(seconds=5)
 _PART = 5 * 1024 * 1024
 """What is larger goes up in parts of that size, so that no request is a long one."""
 
+_AT_ONCE = 8
+"""Requests under way."""
+
 
 class Bucket:
     """A bucket, or what is below a prefix in it: `ab/cdef…` for the reference `abcdef…`.
@@ -34,6 +38,7 @@ class Bucket:
     def __init__(self, name: str) -> None:
         self.name = name
         self._store = _store(name)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "perdure-s3")  # others go on where a bucket does not answer
 
     async def has(self, ref: str, size: int) -> bool:
         """See `Place.has`."""
@@ -72,7 +77,7 @@ class Bucket:
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
-            return await asyncio.to_thread(request)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, request)
         except FileNotFoundError:
             return None
         except (PermissionDeniedError, UnauthenticatedError) as error:

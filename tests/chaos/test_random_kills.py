@@ -44,7 +44,7 @@ IN_MEMORY = "2"
 def journey(dice):
     """Return a conversation of a few turns: look at several things, then act, sometimes after asking."""
     turns = []
-    for _ in range(dice.randint(2, 8)):
+    for _ in range(dice.randint(2, 6)):
         names = dice.choices(TOOLS, k=dice.randint(1, 4))
         turns.append(tuple(call(name, **options(dice)) for name in names))
     return Case(tuple(turns), (), {}, doubts=None)
