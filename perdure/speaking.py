@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -34,6 +35,9 @@ T = TypeVar("T")
 
 LARGEST = 16_000_000
 """Bytes that can be said to a run at once: it has to read them within two seconds, on a busy machine too."""
+
+_PAUSE = 0.05
+"""Seconds until what was missed is said again."""
 
 _PATIENCE = timedelta(seconds=5)
 """How long a decision waits for a worker's answer before it is left as a signal."""
@@ -201,27 +205,34 @@ class Speaking:
             reason = cause.type or "rejected" if isinstance(cause, ApplicationError) else "rejected"
             raise DecisionRejected(getattr(cause, "message", str(cause)), reason) from error
         except RPCError as error:
+            if await self._was_missed(error):
+                return await self._leave(name, wanted)
             raise await self._refused(error) from error
         if not receipt.accepted:
             raise DecisionRejected(receipt.message, receipt.reason)
         return receipt
 
     async def _reaching(self, send: Callable[[], Awaitable[T]]) -> T:
-        """Return what `send` returns, once more where it meets the end of one of the run's executions.
+        """Return what `send` returns, again and again for a while where it was missed.
 
-        Another has begun by then. What comes twice because of that, it takes once.
+        What comes twice because of that, the run takes once.
         """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _PATIENCE.total_seconds()
         while True:
             try:
                 return await send()
             except RPCError as error:
-                if not (has_ended(error) and await self._goes_on()):
+                if clock() > deadline or not await self._was_missed(error):
                     raise
+            await asyncio.sleep(_PAUSE)
 
-    async def _goes_on(self) -> bool:
-        """Return whether the run is open, whatever an execution of it has answered."""
-        described = await self._workflow().describe()
-        return described.status is WorkflowExecutionStatus.RUNNING
+    async def _was_missed(self, error: RPCError) -> bool:
+        """Return whether what was said met the end of one of the run's executions, of which another goes on."""
+        if has_ended(error):
+            described = await self._workflow().describe()
+            return described.status is WorkflowExecutionStatus.RUNNING
+        return error.status == RPCStatusCode.FAILED_PRECONDITION and "workflow task failure" in error.message
 
     async def _leave(self, name: str, wanted: Wanted) -> Receipt:
         """Leave it with the run as a signal, which is kept until a worker is there to take it."""
