@@ -11,9 +11,9 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure import speaking
+from perdure.decisions import Receipt
 from perdure.engine.converter import data_converter
 from perdure.errors import DecisionRejected
-from perdure.messages import Receipt
 from perdure.speaking import Speaking
 
 GONE = RPCError("workflow execution already completed", RPCStatusCode.NOT_FOUND, b"")
