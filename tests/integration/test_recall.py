@@ -168,3 +168,29 @@ async def test_an_index_that_fails_leaves_the_stores_own_search(stage: Any, stor
     notes = stage.model.requests[0].messages[0]
     assert isinstance(notes, UserMessage)
     assert notes.facts == [known.id]
+
+
+async def test_a_session_is_told_each_fact_once_and_remembers_what_each_turn_says(
+    stage: Any, store: Store, ann: str
+) -> None:
+    writer = stage.agent(['{"facts": []}'], name="writer")
+    written = stage.model
+    first = fact("Prefers window seats.", ann)
+    await store.remember([first])
+    agent = stage.agent(["Hi.", "Yes.", "No."], memory=Memory(model=str(writer.model)))
+    model = stage.model
+    await stage.serve(agent)
+    async with stage.client.session(f"s-{ann}", agent, task_queue=stage.queue, user=ann) as session:
+        await session.ask("Hello, I am Ann.")
+        await session.ask("Do you know me?")
+        second = fact("Lives in Graz.", ann, at=NOON + timedelta(days=1))
+        await store.remember([second])
+        await session.ask("And now?")
+    told = [[message.facts for message in one.messages if message.role == "user"] for one in model.requests]
+    assert told == [[[first.id], []], [[first.id], [], []], [[first.id], [], [], [second.id], []]]
+    async with asyncio.timeout(60):
+        while len(written.requests) < 3:
+            await asyncio.sleep(0.05)  # nobody is told when it is asked
+    shown = [str(one.messages[0].content) for one in written.requests]
+    asked = ["Hello, I am Ann.", "Do you know me?", "And now?"]
+    assert sorted(words for words in asked for text in shown if words in text) == sorted(asked)
