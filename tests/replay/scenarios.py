@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from pydantic import BaseModel
 from temporalio import activity
 
 from perdure import (
@@ -48,6 +49,13 @@ async def fork(client: Client, agent: Agent, run_id: str) -> RunHandle:
     return await source.fork(2, say="And once more.", instructions="Be brief.", id=run_id)
 
 
+async def second_turn(client: Client, agent: Agent, run_id: str) -> RunHandle:
+    """Let the first turn of a session come to its end, and begin the second."""
+    session = client.session(run_id, agent, task_queue=QUEUE, user="ann")
+    await session.ask("There are two chairs.")
+    return await (await session.send("Sell one of them.")).run()
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A model's replies, the agent's tools and options, what people do meanwhile, and before; how it is started.
@@ -74,6 +82,21 @@ async def look(where: str) -> dict[str, str]:
     if where == "cellar":
         raise ToolError("The cellar is locked.", suggestion="Look elsewhere.")
     return {"where": where, "seen": "nothing"}
+
+
+class Stock(BaseModel):
+    """What tools write for each other."""
+
+    chairs: int = 0
+    seen: list[str] = []
+
+
+@tool(effect="read")
+async def count(chairs: int, ctx: ToolContext) -> str:
+    """Count the chairs."""
+    ctx.vars.chairs = chairs
+    ctx.vars.seen.append(f"{chairs} chairs")
+    return "counted"
 
 
 @tool(effect="read")
@@ -176,6 +199,13 @@ async def approve_first(handle: RunHandle, client: Client) -> None:
     del client
     await until(handle, "approval_requested")
     await handle.approve(by="ann", reason="it is old")
+
+
+async def approve_with_a_message_behind_it(handle: RunHandle, client: Client) -> None:
+    """Queue a message for the session's next turn, and approve the first call that waits."""
+    await until(handle, "approval_requested")
+    await handle.say("How many are left?", next=True, by="ann")
+    await approve_first(handle, client)
 
 
 async def decide(handle: RunHandle, client: Client) -> None:
@@ -484,6 +514,19 @@ SCENARIOS = {
         [look, paint, wire],
         approve_all,
         start=fork,
+    ),
+    "turn_of_a_session": Scenario(
+        [
+            calls(call("count", chairs=2)),
+            "Counted.",
+            calls(call("sell", what="a chair"), call("count", chairs=1)),
+            "Sold.",
+            "One is left.",
+        ],
+        [count, sell],
+        approve_with_a_message_behind_it,
+        options={"variables": Stock},
+        start=second_turn,
     ),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
     "malformed_output": Scenario([""]),
