@@ -60,7 +60,7 @@ class Follower:
 async def _start(after: AfterRun, id: str) -> None:
     options: dict[str, Any] = {} if after.session else {"priority": calls.LAST}
     with contextlib.suppress(FailureError):  # it is there already
-        await workflow.start_child_workflow(
+        child = await workflow.start_child_workflow(
             AFTERWARDS,
             after,
             id=id,
@@ -69,6 +69,13 @@ async def _start(after: AfterRun, id: str) -> None:
             static_summary=f"after run {after.run_id}"[:200],
             **options,
         )
+        child.add_done_callback(_left_alone)
+
+
+def _left_alone(child: asyncio.Task[Any]) -> None:
+    """See to it that nobody misses the outcome: how it ends is not the run's to know."""
+    if not child.cancelled():
+        child.exception()
 
 
 def _after(request: RunRequest, state: RunState, earlier: str) -> AfterRun:
