@@ -128,6 +128,7 @@ class Projection(Upkeep):
         self.state = opening_state(request, self.run_id, attributes.original_execution_run_id)
         self.started_at = self.state.began or self._now
         self._records, self._short = len(self.state.records), self.state.short
+        self._staged = {record.position for record in self.state.records if record.status == "staged"}
         if first or not request.executions:
             self.task, self.earlier = request.input, Earlier(before=self.state.before)
         if request.executions:

@@ -66,12 +66,13 @@ class Telling:
                 self._tell_doubt(call)
             elif call.status is CallStatus.CLOSED and call.position not in told:
                 self._tell_result(record=outcomes.record_of(call))
-        known = state.records[: self._records] if self._staged else ()
-        executed = [one for one in known if one.position in self._staged]
-        for record in [*state.records[self._records :], *(one for one in executed if one.status != "staged")]:
+        known = state.records[: self._records] if self._staged else []
+        fresh = state.records[self._records :]
+        executed = [one for one in known if one.position in self._staged and one.status != "staged"]
+        for record in [*fresh, *executed]:
             if before.get(record.position) is not CallStatus.CLOSED and record.position not in told:
                 self._tell_result(record)
-        self._staged = {record.position for record in state.records if record.status == "staged"}
+        self._staged = {record.position for record in [*known, *fresh] if record.status == "staged"}
         self._records = len(state.records)
         if state.short and state.short != self._short:
             self._tell(ev.Paused, type="paused", reason=state.short)
