@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeUpdate
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from perdure import approvals, budgets, control, outcomes, recalling, turns, undoing, variables
 from perdure import state as states
@@ -205,7 +205,7 @@ class AgentWorkflow(People, Continuing, Compacting):
             known, circle = variables.current(self.state), recalling.circle(self.state, spec)
             given = (self.request.heartbeat, known, circle, self.state.secrets)
             report = await calls.tool(call, spec, self._agent, *given)
-        except ActivityError as error:
+        except FailureError as error:  # of a local tool, not wrapped
             fold_failure(self.state, call, spec, error, workflow.now())
             return
         outcomes.fold_report(self.state, call, report)

@@ -8,7 +8,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import FailureError
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from perdure.memory import Circle
@@ -361,7 +361,7 @@ async def archive(request: AfterRun) -> None:
             retry_policy=RetryPolicy(maximum_attempts=1),
             summary=f"archive: run {request.run_id}"[:200],
         )
-    except ActivityError:
+    except FailureError:  # of a local activity, the failure comes as it is
         await _after(ARCHIVE, request, "archive")
 
 

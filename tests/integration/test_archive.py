@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from perdure.activities import afterwards
 from perdure.errors import DecisionRejected, RunCancelled, RunFailed, RunNotFound
 from perdure.tools import tool
+from perdure.wire import after_id
 from tests.integration.archiving import archived, delete, executions
 from tests.integration.test_continuing import ROOM, look, script
 
@@ -72,6 +75,14 @@ async def test_a_run_over_many_executions_is_whole_in_the_archive(stage: Any, fo
     for index in range(0, len(events), 10):
         assert await events_of(handle, events[index].position) == events[index + 1 :]
     assert (await handle.result()).calls == finished.projection.records
+
+
+async def test_a_first_look_that_comes_too_early_is_made_up_for(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(afterwards, "_LOCALLY", 0.0)
+    done = await stage.run(["done"])
+    temporal = stage.client.temporal
+    execution = (await temporal.get_workflow_handle(done.handle.id).describe()).run_id
+    await asyncio.wait_for(temporal.get_workflow_handle(after_id(done.handle.id, execution[-12:])).result(), 60)
 
 
 async def test_executions_that_the_engine_has_forgotten_come_from_the_archive(stage: Any) -> None:

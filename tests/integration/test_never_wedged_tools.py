@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from perdure.activities.tools import ToolActivities
 from perdure.errors import ToolDefinitionError, ToolError
 from perdure.policies import Limits
 from perdure.tools import Tool, ToolContext, tool
@@ -374,6 +375,22 @@ async def test_effects_of_a_turn_run_one_after_another_in_call_order(stage):
 # -- names -----------------------------------------------------------------------------------------------------
 
 NAMES = ["look up", "飞机", "a/b.c-d:e", "x" * 100, "🛫", "perduremodel"]
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["activity", "local"])
+async def test_a_defect_of_the_runtime_in_a_tools_attempt_is_that_calls_error(stage, monkeypatch, local):
+    @tool(effect="read", local=local)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    async def breaks(*_):
+        raise KeyError("a defect")
+
+    monkeypatch.setattr(ToolActivities, "_attempt", breaks)
+    done = await stage.run([{"calls": [{"name": "look", "arguments": {}}]}, "done"], [look])
+    assert done.result.status == "completed"
+    assert [result.status for result in done.results] == ["error"]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:12])
