@@ -37,6 +37,7 @@ from perdure.client import Client as Starter
 from perdure.engine import search_attributes
 from perdure.engine.external_storage import Driver, attached
 from perdure.errors import AgentError, SessionError
+from perdure.retention import keep_up
 from perdure.settings import Settings
 from perdure.telemetry import hooks, logs
 from perdure.wire import model_queue
@@ -96,7 +97,11 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             _worker(client, task_queue, models, tools, others, settings),
             *_model_workers(client, task_queue, calls, by_name, settings),
         ]
-        beside = [_announce(store, client.namespace, by_name, task_queue), sweep(client, store)]
+        beside = [
+            _announce(store, client.namespace, by_name, task_queue),
+            sweep(client, store),
+            keep_up(client, store, task_queue),
+        ]
         async with contextlib.aclosing(edge), _running(workers) as stop, _beside(*beside):
             yield stop
 

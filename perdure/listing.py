@@ -42,7 +42,7 @@ async def list_runs(temporal: Client, status: str | None, agent: str | None, lim
     """Return at most `limit` runs, the one started or resumed last first, of that status and agent if given."""
     query = [f"WorkflowType = '{WORKFLOW}'", "ExecutionStatus != 'ContinuedAsNew'"]
     if agent:
-        query.append(f"{search_attributes.AGENT.name} = '{_quoted(agent)}'")
+        query.append(f"{search_attributes.AGENT.name} = '{quoted(agent)}'")
     if status in _OPEN:
         query.append("ExecutionStatus = 'Running'")
     if status in (*_OPEN[1:], "budget_exhausted"):
@@ -87,7 +87,8 @@ async def _is_newest(temporal: Client, found: WorkflowExecution) -> bool:
     return newest.run_id == found.run_id
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return `text` as it is written between quotes in a query."""
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import NewType, Protocol
+from typing import NamedTuple, NewType, Protocol
 
 from pydantic import Field
 
@@ -108,6 +108,13 @@ class Blobs(Protocol):
 # -- archive -----------------------------------------------------------------------------------------------
 
 
+class Freed(NamedTuple):
+    """What was freed, or would be: so many blobs, of so many bytes together."""
+
+    blobs: int
+    size: int
+
+
 class ArchivedRun(Data):
     """A run that has ended, or an execution of one that goes on, as it outlives the engine's retention.
 
@@ -151,12 +158,32 @@ class Archive(Protocol):
         """Return runs, the one started last first."""
         ...
 
-    async def drop_runs(self, namespace: str, run_ids: Collection[str]) -> None:
-        """Forget those runs, and that they own any blobs."""
+    async def not_archived(self, namespace: str, executions: Collection[str]) -> set[str]:
+        """Return those of these executions, by their Temporal run ids, that are not there."""
         ...
 
-    async def sweep(self, older_than: datetime) -> int:
-        """Delete the blobs that have had no owner since before `older_than`; return how many bytes that freed."""
+    async def old_runs(self, namespace: str, before: datetime) -> list[str]:
+        """Return the ids of runs that ended before then, oldest first; of those without an end, that began before."""
+        ...
+
+    async def orphans(self, namespace: str, before: datetime) -> list[str]:
+        """Return the ids of runs that are not there, but own blobs, of which none was used since `before`."""
+        ...
+
+    async def drop_runs(self, namespace: str, run_ids: Collection[str], *, before: datetime | None = None) -> None:
+        """Forget those runs, and that they own any blobs.
+
+        With `before`, only runs that ended, and blobs that were last used, before then: a new run may have the id of an
+        old one.
+        """
+        ...
+
+    async def needed_by_none_else(self, namespace: str, run_ids: Collection[str]) -> Freed:
+        """Return what a sweep would free, were those runs forgotten."""
+        ...
+
+    async def sweep(self, older_than: datetime) -> Freed:
+        """Delete the blobs that have had no owner since before `older_than`; return what that freed."""
         ...
 
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import ColumnElement, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from perdure.activities.stores import Owner
-from perdure.activities.stores.database import Database, whole
+from perdure.activities.stores import Freed, Owner
+from perdure.activities.stores.database import Database, batches, whole
 from perdure.activities.stores.places import Files, Place, place_of
 from perdure.activities.stores.tables import BLOBS, OWNERS, PARTS
 from perdure.messages import blob_ref
@@ -88,18 +88,18 @@ class SQLBlobs(Database):
             await self._touch(connection, found)
 
     @whole
-    async def sweep(self, older_than: datetime) -> int:
+    async def sweep(self, older_than: datetime) -> Freed:
         """See `Archive.sweep`."""
-        freed = 0
+        sizes: list[int] = []
         while True:
             some = await self._sweep(older_than)
-            freed += sum(some)
+            sizes += some
             if len(some) < _BATCH:
                 break
         if self._place:
             with self._said():
                 await self._place.tidy(older_than)
-        return freed
+        return Freed(len(sizes), sum(sizes))
 
     def _named(self, data: bytes) -> tuple[bytes, str]:
         """Return what is kept of `data`, and under which reference."""
@@ -125,15 +125,21 @@ class SQLBlobs(Database):
                 await self._at(place).remove([row.ref for row in rows if row.place == place])
         return [row.size for row in rows]
 
-    async def _disown(self, connection: AsyncConnection, owners: Sequence[Owner]) -> None:
-        """Forget that `owners` own anything."""
-        where = OWNERS.c.owner.in_(owners)
-        await self._touch(connection, set(await connection.scalars(select(OWNERS.c.ref).where(where))))
+    async def _disown(
+        self, connection: AsyncConnection, owners: Sequence[Owner], before: datetime | None = None
+    ) -> None:
+        """Forget that `owners` own anything, but for what was used since `before`."""
+        where: ColumnElement[bool] = OWNERS.c.owner.in_(owners)
+        if before is not None:
+            where &= OWNERS.c.ref.in_(select(BLOBS.c.ref).where(BLOBS.c.used_at < before))
+        refs = set(await connection.scalars(select(OWNERS.c.ref).where(where)))
         await connection.execute(delete(OWNERS).where(where))
+        await self._touch(connection, refs)
 
     async def _touch(self, connection: AsyncConnection, refs: Collection[str]) -> None:
         now = datetime.now(UTC)
-        await connection.execute(update(BLOBS).where(BLOBS.c.ref.in_(refs)).values(used_at=now))
+        for some in batches(refs):
+            await connection.execute(update(BLOBS).where(BLOBS.c.ref.in_(some)).values(used_at=now))
 
     async def _row(self, connection: AsyncConnection, ref: str, size: int) -> None:
         row = {"size": size, "used_at": datetime.now(UTC), "place": self._place.name if self._place else ""}

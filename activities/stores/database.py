@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -47,6 +47,16 @@ def whole(method: Method) -> Method:
         return await self.apart(method(self, *args, **kwargs))
 
     return cast("Method", run)
+
+
+_AT_ONCE = 500
+"""Values that one statement names; SQLite takes 32,766."""
+
+
+def batches(values: Iterable[T]) -> Iterator[list[T]]:
+    """Yield `values` in parts that one statement can name."""
+    left = list(values)
+    yield from (left[at : at + _AT_ONCE] for at in range(0, len(left), _AT_ONCE))
 
 
 class Database:

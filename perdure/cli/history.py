@@ -1,8 +1,10 @@
-"""Commands about what runs have done: go on from a step of one, tell two apart."""
+"""Commands about what runs have done: go on from a step of one, tell two apart, keep or remove them."""
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
     from perdure.client import Client
+    from perdure.retention import Pruned
     from perdure.settings import Settings
     from perdure.telemetry.projection import Projection
 
@@ -58,6 +61,86 @@ def diff(
     Exit code: 0 they are the same, 1 they differ, 2 one can't be read.
     """
     return session.finish(_diff(left, right, as_json))
+
+
+def archive(as_json: AsJSON = False) -> None:
+    """Archive runs that have ended without: those that were terminated, or lost their workers for good.
+
+    Every other run is archived by itself, and a worker looks for these every hour.
+    """
+    found = session.finish(_archive())
+    if as_json:
+        emit({"archived": found})
+        return
+    for run_id in found:
+        say(f"Archived {safe(run_id)}.")
+    say("Nothing was left to be archived." if not found else f"{_count(len(found), 'run')} archived.")
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="What ended so long ago goes: 30d, 12h, 2w; s and m too.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would be.")] = False,
+    from_engine: Annotated[
+        bool, typer.Option("--from-engine", help="Also what the engine still has: it is deleted there.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Remove old runs from the archive, and what nothing refers to any more; never what a run that goes on needs.
+
+    Runs that the engine still has are kept: its own retention has to end first. What sessions, and forks of a run, need
+    of it is theirs as well, and stays.
+    """
+    age = parse_age(older_than)
+    pruned = session.finish(_prune(age, dry_run=dry_run, from_engine=from_engine))
+    freed = pruned.freed
+    blobs, size = (freed.blobs, freed.size) if freed else (0, 0)
+    if as_json:
+        kept = {"open": pruned.open, "in_engine": pruned.in_engine}
+        emit({"dry_run": dry_run, "runs": pruned.runs, "blobs": blobs, "bytes": size, "kept": kept})
+        return
+    verb = "Would remove" if dry_run else "Removed"
+    say(f"{verb} {_count(len(pruned.runs), 'run')} and {_count(blobs, 'blob')}, {size:,} bytes.")
+    if pruned.open:
+        say(f"{_count(len(pruned.open), 'run')} of that age went on since: kept.")
+    if pruned.in_engine:
+        say(f"{_count(len(pruned.in_engine), 'run')} of that age the engine still has: kept. See --from-engine.")
+
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def parse_age(text: str) -> timedelta:
+    """Return the age that is written as `30d`, `12h`, `2w`, `45m` or `90s`.
+
+    Raises:
+        Misuse: If it is not.
+    """
+    found = _AGE.fullmatch(text.strip())
+    try:
+        if found:
+            return timedelta(**{_UNITS[found[2]]: float(found[1])})
+    except OverflowError:
+        pass
+    raise Misuse(f"{text!r} is no age: write a number and one of s, m, h, d, w, such as 30d, 12h or 2w.")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+async def _archive() -> list[str]:
+    from perdure.retention import catch_up
+
+    return await catch_up(await session.connect())
+
+
+async def _prune(age: timedelta, *, dry_run: bool, from_engine: bool) -> Pruned:
+    from perdure.retention import prune as prune_runs
+
+    return await prune_runs(await session.connect(), age, dry_run=dry_run, from_engine=from_engine)
 
 
 def _read(file: Path | None) -> str | None:

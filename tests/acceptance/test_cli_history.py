@@ -69,3 +69,19 @@ def test_the_same_id_twice_is_one_fork(served):
     done = served("fork", "doze", "--at", "0", "--id", "doze-2", "--detach")
     assert done.stdout == "doze-2\n"
     assert "exists already, for another task" in done.stderr
+
+
+def test_prune_says_what_it_removes_and_keeps_and_refuses_nonsense(served):
+    served("run", "agents.py:dawdler", "go", "--id", "old")
+    told = served.json("prune", "--older-than", "30d", "--dry-run")
+    assert (told["dry_run"], told["runs"], told["kept"]) == (True, [], {"open": [], "in_engine": []})
+    done = served("prune", "--older-than", "a month", code=2)
+    assert "'a month' is no age" in done.stderr
+    assert served.json("prune", "--older-than", "-1d", code=2)["error"]["kind"] == "usage"
+    assert "--older-than" in served("prune", code=2).stderr
+
+
+def test_archive_says_where_nothing_is_left_to_be_archived(served):
+    served("run", "agents.py:dawdler", "go", "--id", "archived")
+    assert served.json("archive") == {"archived": []}
+    assert "Nothing was left to be archived." in served("archive").stderr

@@ -103,7 +103,7 @@ async def test_processes_that_upgrade_it_at_once_all_succeed(older):
     assert [error for _, error in errors] == [""] * 4
     store = open_store(older)
     await store.drop_runs("default", ["r1"])
-    assert await store.sweep(datetime.max.replace(tzinfo=UTC)) == 4
+    assert (await store.sweep(datetime.max.replace(tzinfo=UTC))).size == 4
     await store.aclose()
 
 

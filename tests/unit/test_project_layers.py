@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 WIRING = {
     *("archive", "cli", "client", "deposits", "earlier", "forks", "listing", "notebook", "sessions", "speaking"),
-    *("handles", "starter", "starting", "worker"),
+    *("handles", "retention", "starter", "starting", "worker"),
     "testing",
     "examples",
 }

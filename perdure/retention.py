@@ -1,0 +1,241 @@
+"""How long runs are kept in the store: what ended long ago goes, and what was not archived yet is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from temporalio.api.common.v1 import WorkflowExecution as Execution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import Client as TemporalClient
+from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.errors import ConnectionFailed
+from perdure.listing import quoted
+from perdure.speaking import unreachable
+from perdure.state import SessionTurn
+from perdure.wire import AFTERWARDS, WORKFLOW, AfterRun, after_id
+
+if TYPE_CHECKING:
+    from perdure.activities.stores import Freed, Store
+    from perdure.client import Client
+
+_log = logging.getLogger("perdure.retention")
+
+_AT_ONCE = 20
+"""Questions to the engine under way at once."""
+
+_BATCH = 200
+"""Runs that are asked about, and then dropped, before the next ones are."""
+
+_YOUNG = timedelta(hours=1)
+"""What somebody has put into the store may be for a run that is just being started."""
+
+
+@dataclass
+class Pruned:
+    """What was removed, or would be.
+
+    Attributes:
+        runs: Ids of runs of the archive.
+        freed: Blobs that nobody needs any more, of these and other runs.
+        open: Runs that are old enough, but have gone on.
+        in_engine: Runs that are old enough, but the engine has them still.
+    """
+
+    runs: list[str] = field(default_factory=list[str])
+    freed: Freed | None = None
+    open: list[str] = field(default_factory=list[str])
+    in_engine: list[str] = field(default_factory=list[str])
+
+
+async def prune(client: Client, older_than: timedelta, *, dry_run: bool = False, from_engine: bool = False) -> Pruned:
+    """Remove from the store what ended that long ago, and the blobs that nothing refers to any more.
+
+    A run that goes on is kept, and so is one that the engine still has: it could be resumed. What others need of a
+    run, such as its forks or its session, they own themselves.
+
+    Args:
+        dry_run: Remove nothing, and only say what would be.
+        from_engine: Have the engine delete those that it still has, if they have ended, and remove them as well.
+
+    Raises:
+        ConnectionFailed: If server or store can't be used; what was removed before stays so.
+    """
+    namespace, now, pruned = client.temporal.namespace, datetime.now(UTC), Pruned()
+    async with client.store() as store:
+        old = await store.old_runs(namespace, now - older_than)
+        lost = await store.orphans(namespace, now - max(older_than, _YOUNG))
+        gone: list[str] = []
+        for at in range(0, len(old) + len(lost), _BATCH):
+            some = [*old, *lost][at : at + _BATCH]
+            droppable = await _droppable(client, some, pruned, dry_run=dry_run, from_engine=from_engine)
+            gone += droppable
+            if not dry_run:
+                await store.drop_runs(namespace, droppable, before=now)  # whatever has begun since is not theirs
+        pruned.runs = [run_id for run_id in old if run_id in set(gone)]
+        wanted = store.needed_by_none_else(namespace, gone) if dry_run else store.sweep(datetime.now(UTC))
+        pruned.freed = await wanted
+    return pruned
+
+
+async def _droppable(
+    client: Client, run_ids: Collection[str], pruned: Pruned, *, dry_run: bool, from_engine: bool
+) -> list[str]:
+    """Return those of the runs that can go, and note why the others can't."""
+    statuses = await _each(client, run_ids)
+    droppable: list[str] = []
+    for run_id, status in statuses.items():
+        if status is WorkflowExecutionStatus.RUNNING:
+            pruned.open.append(run_id)
+        elif status is not None and not from_engine:
+            pruned.in_engine.append(run_id)
+        elif status is None or dry_run or await _deleted(client, run_id):
+            droppable.append(run_id)
+        else:
+            pruned.open.append(run_id)
+    return droppable
+
+
+async def _each(client: Client, run_ids: Collection[str]) -> dict[str, WorkflowExecutionStatus | None]:
+    """Return the status of each run, as the engine has it; None where it has none of that id."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(run_id: str) -> WorkflowExecutionStatus | None:
+        async with places:
+            try:
+                return (await client.temporal.get_workflow_handle(run_id).describe()).status
+            except RPCError as error:
+                if error.status is RPCStatusCode.NOT_FOUND:
+                    return None
+                raise unreachable(client.temporal, error) from error
+
+    return dict(zip(run_ids, await asyncio.gather(*map(ask, run_ids)), strict=True))
+
+
+async def _deleted(client: Client, run_id: str) -> bool:
+    """Have the engine delete all executions of a run that has ended; return False if it goes on again."""
+    temporal, running = client.temporal, WorkflowExecutionStatus.RUNNING
+    async for each in temporal.list_workflows(f"WorkflowId = '{quoted(run_id)}'"):
+        if each.status is running:
+            return False
+        request = DeleteWorkflowExecutionRequest(
+            namespace=temporal.namespace, workflow_execution=Execution(workflow_id=run_id, run_id=each.run_id)
+        )
+        try:
+            await temporal.workflow_service.delete_workflow_execution(request)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise unreachable(temporal, error) from error
+    return (await _each(client, [run_id]))[run_id] is not running
+
+
+# -- catching up -------------------------------------------------------------------------------------------
+
+
+async def catch_up(client: Client) -> list[str]:
+    """Archive every execution that has ended, and is not there yet: nothing followed it. Return the runs' ids.
+
+    Raises:
+        ConnectionFailed: If server or store can't be used.
+    """
+    from perdure.activities.afterwards import keep, until_ended
+
+    found: list[str] = []
+    async with client.store() as store:
+        try:
+            async for each in missing(client.temporal, store):
+                with contextlib.suppress(LookupError):
+                    await keep(
+                        client.temporal, store, each.id, await until_ended(client.temporal, each.id, each.run_id)
+                    )
+                    found.append(each.id)
+        except RPCError as error:
+            raise unreachable(client.temporal, error) from error
+    return list(dict.fromkeys(found))
+
+
+_PAGE = 500
+_SETTLED = timedelta(minutes=1)
+"""An execution that has ended so long ago is followed by now, if ever."""
+
+
+async def missing(
+    temporal: TemporalClient, store: Store, *, task_queue: str = "", limit: int | None = None
+) -> AsyncIterator[WorkflowExecution]:
+    """Yield executions of runs that have ended a while ago, and are not in the archive.
+
+    Args:
+        task_queue: Only of runs that are served there.
+        limit: Look at so many.
+    """
+    query = [f"WorkflowType = '{WORKFLOW}'", "ExecutionStatus != 'Running'"]
+    query.append(f"CloseTime < '{(datetime.now(UTC) - _SETTLED).isoformat()}'")
+    if task_queue:
+        query.append(f"TaskQueue = '{quoted(task_queue)}'")
+    page: list[WorkflowExecution] = []
+    async for each in temporal.list_workflows(" AND ".join(query), limit=limit):
+        page.append(each)
+        if len(page) == _PAGE:
+            for one in await _not_archived(store, page):
+                yield one
+            page = []
+    for one in await _not_archived(store, page):
+        yield one
+
+
+async def _not_archived(store: Store, page: Collection[WorkflowExecution]) -> list[WorkflowExecution]:
+    if not page:
+        return []
+    namespace = next(iter(page)).namespace
+    left = await store.not_archived(namespace, [each.run_id for each in page])
+    return [each for each in page if each.run_id in left]
+
+
+_EVERY, _AGAIN, _MOST = timedelta(hours=1), timedelta(minutes=1), 1000
+"""How often a worker looks for them; when again after that failed; at how many executions."""
+
+
+async def keep_up(temporal: TemporalClient, store: Store, task_queue: str) -> None:
+    """See now and every hour to runs that have ended without what follows an end: it is begun then."""
+    while True:
+        pause = _EVERY
+        try:
+            await follow_up(temporal, store, task_queue, _MOST)
+        except (ConnectionFailed, RPCError) as error:
+            _log.warning("runs that ended without being archived wait: %s", error)
+            pause = _AGAIN
+        await asyncio.sleep(pause.total_seconds())
+
+
+async def follow_up(temporal: TemporalClient, store: Store, task_queue: str, limit: int) -> int:
+    """Begin what nothing has begun yet after the end of runs of a queue; look at `limit` of them. Return how many."""
+    begun = 0
+    async for each in missing(temporal, store, task_queue=task_queue, limit=limit):
+        memo = await each.memo()
+        turn = SessionTurn(name=memo["session"], number=memo["turn"]) if memo.get("session") else None
+        after = AfterRun(
+            run_id=each.id,
+            execution=each.run_id,
+            agent=str(memo.get("agent", "")),
+            goes_on=each.status is WorkflowExecutionStatus.CONTINUED_AS_NEW,
+            session=turn,
+        )
+        with contextlib.suppress(WorkflowAlreadyStartedError):  # it waits for the store
+            await temporal.start_workflow(
+                AFTERWARDS,
+                after,
+                id=after_id(each.id, each.run_id[-12:]),
+                task_queue=task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            )
+            begun += 1
+    return begun
