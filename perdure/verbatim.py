@@ -24,8 +24,8 @@ from perdure.messages import (
 from perdure.policies import READ_RESULT, ToolSpec
 from perdure.results import render_result
 
-_SHARES = {"waiting": 2, "decided": 2, "done": 3, "said": 3, "identifiers": 3, "seen": 2, "handles": 1}
-"""Sixteenths of the room that each part may take."""
+_SHARES = {"done": 3, "waiting": 2, "decided": 2, "identifiers": 3, "said": 3, "handles": 1, "seen": 2}
+"""Sixteenths of the room that each part has for certain. What others leave goes to the first that need it."""
 
 _LONGEST_LINE = 300
 _LONGEST_SAYING = 1_000
@@ -67,13 +67,32 @@ def verbatim(
         "identifiers": [*before.identifiers, *found.identifiers],
         "seen": [*before.seen, *found.seen],
     }
-    kept: dict[str, Any] = {
-        name: _fitting(list(dict.fromkeys(lines)), room * _SHARES[name] // 16, first=name == "said")
-        for name, lines in lists.items()
-    }
-    handles = dict(reversed([*before.handles, *found.handles]))
-    lines = _fitting([f"{what}: {ref}" for what, ref in reversed(handles.items())], room * _SHARES["handles"] // 16)
-    return Verbatim(**kept, handles=[(what, ref) for what, _, ref in (line.rpartition(": ") for line in lines)])
+    handles = {what: f"{what}: {ref}" for what, ref in [*before.handles, *found.handles]}
+    kept: dict[str, Any] = _shared({**lists, "handles": list(handles.values())}, room)
+    pairs = [(what, ref) for what, _, ref in (line.rpartition(": ") for line in kept.pop("handles"))]
+    return Verbatim(**kept, handles=pairs)
+
+
+def _shared(lists: Mapping[str, list[str]], room: int) -> dict[str, list[str]]:
+    """Return what is kept of each list: its share for certain, and of what the others leave, as much as it needs."""
+    lines = {name: list(dict.fromkeys(lists[name])) for name in _SHARES}
+    need = {name: _bytes(lines[name]) for name in lines}
+    left = room - sum(min(need[name], room * share // 16) for name, share in _SHARES.items())
+    kept: dict[str, list[str]] = {}
+    for name, share in _SHARES.items():
+        own = min(need[name], room * share // 16)
+        more = min(left, need[name] - own)
+        left -= more
+        kept[name] = _fitting(lines[name], own + more, first=name == "said", cut=name in _NEVER_LOST)
+    return kept
+
+
+_NEVER_LOST = {"done", "waiting", "decided"}
+"""Of these, the newest is cut where it does not fit."""
+
+
+def _bytes(lines: Iterable[str]) -> int:
+    return sum(len(line.encode("utf-8", "replace")) + 3 for line in lines)
 
 
 class _Found:
@@ -149,18 +168,27 @@ def _brief(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def _fitting(lines: list[str], room: int, *, first: bool = False) -> list[str]:
-    """Return the newest of `lines` that fit into so many bytes, and the very first one as well if that is wanted."""
+def _fitting(lines: list[str], room: int, *, first: bool, cut: bool) -> list[str]:
+    """Return the newest of `lines` that fit into so many bytes.
+
+    Args:
+        first: The very first one as well, if it takes no more than half of the room.
+        cut: The newest is cut where not even that fits.
+    """
     kept: list[str] = []
-    head = lines[:1] if first and lines and len(lines[0].encode("utf-8", "replace")) <= room // 2 else []
-    room -= sum(len(line.encode("utf-8", "replace")) + 3 for line in head)
+    head = lines[:1] if first and lines and _bytes(lines[:1]) <= room // 2 else []
+    left = room - _bytes(head)
     for line in reversed(lines[len(head) :]):
-        room -= len(line.encode("utf-8", "replace")) + 3
-        if room < 0:
+        left -= _bytes([line])
+        if left < 0:
             break
         kept.append(line)
+    if cut and lines and not kept and room > _LEAST_LINE:
+        return [f"{lines[-1].encode('utf-8', 'replace')[: room - 6].decode('utf-8', 'ignore')}…"]
     return [*head, *reversed(kept)]
 
+
+_LEAST_LINE = 24
 
 # -- values ------------------------------------------------------------------------------------------------
 

@@ -27,12 +27,14 @@ from perdure.messages import (
     ToolMessage,
     ToolResult,
     UserMessage,
+    Verbatim,
 )
 from perdure.models import ModelRequest
 from perdure.models.dialect import request_tokens
 from perdure.outcomes import news_of, waiting
 from perdure.policies import ContextPolicy, ModelSettings, ToolSpec
 from perdure.state import CallState
+from perdure.verbatim import verbatim
 
 TOOLS = [
     ToolSpec(name="search", description="Search.", parameters={}, effect="read"),
@@ -338,6 +340,24 @@ def test_calls_with_effects_what_people_decided_and_what_waits_survive_word_for_
     ]
 
 
+@pytest.mark.parametrize("window", [300, 600, 1_024, 4_000])
+def test_in_the_smallest_window_a_model_is_told_which_effects_were_done(window: int) -> None:
+    talk = Talk()
+    talk.user("Reserve a copy of the book 'Boats', then read its chapters.")
+    talk.turn('{"reservation": "RS-90817", "pickup": "2026-03-04"}', tool="book", title="Boats")
+    talk.turn(*["x" * max(2_000, window)] * 4)
+    assert talk.compact(window, writes="Chapters were read.") is not None
+    assert "What was done:" in talk.text
+    assert "book(" in talk.text
+
+
+def test_room_that_nothing_else_needs_goes_to_what_was_done() -> None:
+    done = [ToolMessage(role="tool", result=ToolResult(call_id="c", name="book", status="ok", content="y" * 90))]
+    kept = verbatim(done * 1, Verbatim(done=[f"book({number}): ok" + "z" * 40 for number in range(10)]), TOOLS, 800)
+    assert len(kept.done) > 800 * 3 // 16 // 55
+    assert sum(len(line) for line in kept.done) <= 800
+
+
 def test_what_was_kept_word_for_word_survives_further_compactions() -> None:
     talk = Talk()
     talk.user("Take the flight MU5101 on 2026-03-01, customer C-778.")
@@ -411,7 +431,7 @@ def test_whatever_was_said_what_is_shown_fits_is_paired_and_has_the_newest_messa
         assert tokens(talk.shown) <= max(window * 0.75, barest(talk, window))
         said = newest(talk.entries)
         text = said.content if isinstance(said.content, str) else said.content[0].model_dump()["text"]
-        assert text[:50] in "\n".join(json.loads(m.model_dump_json())["content"].__str__() for m in shown_users(talk))
+        assert text[:20] in "\n".join(json.loads(m.model_dump_json())["content"].__str__() for m in shown_users(talk))
 
 
 def shown_users(talk: Talk) -> Iterator[UserMessage]:
