@@ -115,7 +115,7 @@ class Learning:
             instructions=learning.instructions(circle),
             messages=talk,
             tools=[],
-            settings=spec.settings.model_copy(update={"tool_choice": None, "parallel_tool_calls": None}),
+            settings=learning.plainly(spec.settings),
         )
         return await self._edge.answer(spec.writers, asked, _ALLOWANCE, pulse)
 

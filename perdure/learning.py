@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from perdure.memory import LONGEST_FACT, Circle, Fact, Learnt, circle_of, one_line
 from perdure.messages import AssistantMessage, Data, Entry, ToolMessage, UserMessage, content_hash, parse_json
-from perdure.policies import AgentSpec, Scope
+from perdure.policies import AgentSpec, ModelSettings, Scope
 from perdure.recalling import text_of
 from perdure.screening import carries_secret, is_order, own_words, plain, repeats
 from perdure.state import RunState
@@ -72,6 +72,15 @@ def acted(state: RunState) -> bool:
     """Return whether the run has called a tool that does more than read."""
     used = (state.spec.tool(name) for name in state.executed)
     return any(tool is not None and tool.effect != "read" for tool in used)
+
+
+_SHAPES = frozenset({"response_format", "text", "tools", "tool_choice"})
+
+
+def plainly(settings: ModelSettings) -> ModelSettings:
+    """Return an agent's settings without what gives its own replies their shape."""
+    extra = {name: value for name, value in settings.extra_body.items() if name not in _SHAPES}
+    return settings.model_copy(update={"tool_choice": None, "parallel_tool_calls": None, "extra_body": extra})
 
 
 # -- what is shown -----------------------------------------------------------------------------------------

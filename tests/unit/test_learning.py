@@ -24,13 +24,14 @@ from perdure.learning import (
     foreign,
     instructions,
     picked,
+    plainly,
     prompt,
     talk,
     writer,
 )
 from perdure.memory import Circle, Learnt
 from perdure.messages import AssistantMessage, Compaction, Entry, TextPart, ToolMessage, ToolResult, UserMessage
-from perdure.policies import AgentSpec, MemoryPolicy, Scope, ToolSpec
+from perdure.policies import AgentSpec, MemoryPolicy, ModelSettings, Scope, ToolSpec
 from perdure.state import Borrowing, RunState, begin
 from tests.unit.histories import NOW
 from tests.unit.test_memory import fact
@@ -65,6 +66,13 @@ TALK: list[Entry] = [
     tool("Skipped.", "ask_user", "skipped"),
     AssistantMessage(role="assistant", text="Booked: order ORD-17."),
 ]
+
+
+def test_the_model_that_writes_is_asked_with_the_agents_settings_but_not_for_its_tools_or_format() -> None:
+    own = ModelSettings(
+        temperature=0.5, tool_choice="required", extra_body={"response_format": {"type": "json_object"}, "user": "u"}
+    )
+    assert plainly(own) == ModelSettings(temperature=0.5, extra_body={"user": "u"})
 
 
 # -- what is shown -----------------------------------------------------------------------------------------
