@@ -293,7 +293,7 @@ class Compaction(Data):
     shortened: int = 0
     limit: int = 2_000
     cut: int = 0
-    refs: dict[int, str] = Field(default_factory=dict)
+    refs: dict[int, str] = Field(default_factory=dict[int, str])
 
 
 DEFAULT_WINDOW = 128_000
