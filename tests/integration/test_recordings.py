@@ -59,6 +59,7 @@ def agents(turns: list[Turn]) -> Iterator[list[Agent]]:
     providers.unregister(prefix)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_recorded_conversations_give_the_recorded_transcripts(
     engine: Settings, client: Client, agents: list[Agent], turns: list[Turn]
