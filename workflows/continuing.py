@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -23,6 +24,9 @@ _LARGEST_PAGE = 200_000
 
 _OF_THIS_ONE = (approvals.EXPIRED, control.SHORT, undoing.ENDING)
 """Memos by which an execution records what it has decided; those of the start go along."""
+
+_MOMENT = timedelta(milliseconds=1)
+"""A cancellation that comes in the same task as what has filled the history would be seen too late, and be lost."""
 
 _LATER = 1_000
 """Events after which it is tried again, where it could not be done."""
@@ -55,7 +59,9 @@ class Continuing:
         elif part := continuing.due(self.state):
             await self._put_away(part)
         else:
-            self._go_on_elsewhere()
+            await workflow.sleep(_MOMENT, summary="before it continues as new: is it cancelled?")
+            if not self._tasks and workflow.all_handlers_finished():
+                self._go_on_elsewhere()
 
     async def _put_away(self, part: continuing.Part) -> None:
         self._chain.extend(self.state.messages)

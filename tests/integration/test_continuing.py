@@ -202,6 +202,18 @@ async def test_run_is_cancelled_in_whichever_execution_it_is(short: Any) -> None
     assert len(done.told("run_finished")) == 1
 
 
+async def test_cancellation_that_comes_with_what_fills_the_history_is_not_lost(short: Any) -> None:
+    handle = await short.start([call("book"), "done"], [book], limits=ROOM)
+    await short.until(handle, "approval_requested")
+    await short.stop()  # all of it reaches the workflow in one task
+    for _ in range(60):
+        await short.signal(handle, "nonsense")
+    await handle.cancel("enough")
+    await short.serve(*short.agents)
+    with pytest.raises(RunCancelled):
+        await handle.result()
+
+
 # -- the store -------------------------------------------------------------------------------------------------
 
 

@@ -476,7 +476,7 @@ SCENARIOS = {
         [sell, look, tidy],
         decide_after_it_continued,
         max_events=45,
-        executions=4,
+        executions=3,
     ),
     "budget_exhausted": Scenario([*LOOKS[:2], "Not everywhere."], [look], options={"limits": Limits(steps=3)}),
     "resumed": Scenario([LOOKS[0], "Not yet.", LOOKS[1], "Now."], [look], resume, {"limits": Limits(steps=2)}),
