@@ -16,7 +16,7 @@ from tests.chaos.play import PATIENCE, Case, Player, call, play
 from tests.chaos.stage import Stage
 from tests.chaos.world import World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240), pytest.mark.long]
 
 
 def one(name, point, *, status="ok", effects=1, **more):

@@ -12,6 +12,8 @@ from perdure.messages import UserMessage
 from perdure.policies import ContextPolicy, Limits
 from perdure.tools import tool
 
+pytestmark = pytest.mark.long
+
 ROOM = Limits(input_tokens=None, output_tokens=None)
 WIDE = ContextPolicy(window=100_000_000)
 MEGABYTE = "0123456789" * 100_000

@@ -18,6 +18,8 @@ from perdure.cli import report, standing
 from perdure.settings import Settings
 from perdure.testing import ModelServer
 
+pytestmark = pytest.mark.long
+
 KEY = "sk-test-0123456789abcdef"
 STREAMED = (("openai", True), ("openai-responses", True))
 WHOLE = (("openai", False), ("openai-responses", False))
