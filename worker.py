@@ -28,7 +28,7 @@ from perdure.activities.put_away import Archivist
 from perdure.activities.secrets import Safe, sweep
 from perdure.activities.sessions import Begin, Opening, SessionActivities, Sessions
 from perdure.activities.spilling import Spilling
-from perdure.activities.stores import Catalogue, CatalogueEntry, run_owner, segments, store_of
+from perdure.activities.stores import Catalogue, CatalogueEntry, opened, run_owner, segments
 from perdure.activities.stores.patience import patiently
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.tools import ToolActivities
@@ -74,7 +74,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     _check_providers(agents, settings)
     await search_attributes.ensure(client)
     async with (
-        contextlib.aclosing(store_of(settings)) as store,
+        opened(settings) as store,
         Toolbox(by_name, client, settings.threads) as toolbox,
     ):
         client = attached(client, Driver(lambda: contextlib.nullcontext(store), run_owner))

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import UTC, timedelta
+from datetime import UTC
 
 from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
-from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.activities import histories
+from perdure.activities.ends import PATIENCE, soon, until_ended
 from perdure.activities.heartbeats import heartbeats
 from perdure.activities.stores import ArchivedRun, Store, run_owner
 from perdure.telemetry.executions import Recorded
-from perdure.telemetry.projection import Projection
+from perdure.telemetry.projection import Projection, projected
 from perdure.wire import ARCHIVE, AfterRun
 
-_PATIENCE, _LOCALLY = 10.0, 1.0
-"""Seconds that an execution, which is about to end, gets to do so; less where the worker can decide less meanwhile."""
-_LATER = timedelta(seconds=15)
-_EXPECTED = ApplicationErrorCategory.BENIGN
-"""It is no news for a log."""
+_LOCALLY = 1.0
+"""Seconds that an execution gets to end where the worker can decide less meanwhile."""
 
 _CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
 
@@ -55,26 +50,8 @@ class Afterwards:
 
     async def _recorded(self, request: AfterRun) -> Recorded | None:
         """Return the execution, or None if the engine has forgotten it."""
-        patience = _LOCALLY if activity.info().is_local else _PATIENCE
-        try:
-            return await asyncio.wait_for(until_ended(self._client, request.run_id, request.execution), patience)
-        except TimeoutError:
-            words = f"Run {request.run_id} goes on."
-            raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER, category=_EXPECTED) from None
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return None
-            raise
-
-
-async def until_ended(client: Client, run_id: str, execution: str) -> Recorded:
-    """Return an execution once it has ended.
-
-    Raises:
-        RPCError: If the engine does not have it (any more).
-    """
-    handle = client.get_workflow_handle(run_id, run_id=execution)
-    return Recorded(execution, [event async for event in handle.fetch_history_events(wait_new_event=True)])
+        patience = _LOCALLY if activity.info().is_local else PATIENCE
+        return await soon(until_ended(self._client, request.run_id, request.execution), request.run_id, patience)
 
 
 async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) -> None:
@@ -83,9 +60,7 @@ async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) ->
     Raises:
         ConnectionFailed: If the store is down.
     """
-    projection = Projection(run_id, client.data_converter)
-    for event in recorded.events:
-        await projection.feed(event)
+    projection = await projected(run_id, recorded.events, client.data_converter)
     ref = await histories.write(store, run_owner(client.namespace, run_id), recorded)
     kept = _archived(projection, client.namespace, recorded.events[-1])
     await store.archive(kept, recorded.execution, ref)

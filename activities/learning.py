@@ -7,8 +7,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure import learning
-from perdure.activities.afterwards import until_ended
 from perdure.activities.edge import Answer, Edge
+from perdure.activities.ends import until_ended
 from perdure.activities.heartbeats import Pulse, heartbeats
 from perdure.activities.stores import Memories
 from perdure.budgets import Allowance
@@ -19,7 +19,7 @@ from perdure.models import ModelRequest
 from perdure.policies import AgentSpec
 from perdure.reports import LearnReport
 from perdure.state import RunState
-from perdure.telemetry.projection import Projection
+from perdure.telemetry.projection import projected
 from perdure.transcripts import Load, put_away
 from perdure.wire import LEARN, REMEMBER, AfterRun, RememberInput
 
@@ -81,10 +81,7 @@ class Learning:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
             raise
-        projection = Projection(request.run_id, self._client.data_converter)
-        for event in recorded.events:
-            await projection.feed(event)
-        return projection.state
+        return (await projected(request.run_id, recorded.events, self._client.data_converter)).state
 
     async def _learn(self, state: RunState, circle: Circle, pulse: Pulse) -> LearnReport:
         try:

@@ -5,18 +5,17 @@ Whoever begins a turn first sees to it that the one before is recorded there, so
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 
 from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.activities.ends import soon
 from perdure.activities.heartbeats import heartbeats
 from perdure.activities.stores import Session, Store, Turn, segments, session_owner
 from perdure.context import refs_of
@@ -26,15 +25,11 @@ from perdure.errors import SessionError, SessionNameError, VariableError
 from perdure.messages import Content, Entry, Segment
 from perdure.state import SessionTurn
 from perdure.telemetry.projection import Projection, project
+from perdure.transcripts import pieces
 from perdure.variables import current
 from perdure.wire import END_TURN, AfterRun
 
 _NAME = re.compile(r"[\w.@:+-]{1,100}")
-_PATIENCE = 10.0
-"""Seconds that a run, which is about to end, gets to do so before the activity steps aside."""
-_LATER = timedelta(seconds=15)
-_EXPECTED = ApplicationErrorCategory.BENIGN
-"""It is no news for a log."""
 
 
 def check_name(name: str) -> str:
@@ -179,13 +174,10 @@ class Sessions:
     async def _own(self, name: str, before: Segment | None, until: Segment | None, entries: Sequence[Entry]) -> None:
         """Keep for the session what its run has put away, back to `until`, and the results that were cut."""
         refs = set(refs_of(entries))
-        while before and not (until and before.ref == until.ref):
-            body = await segments.read(self._store, before)
-            refs |= {before.ref, *refs_of(body.entries)}
-            before = body.previous
-        for ref in refs:
-            with contextlib.suppress(LookupError):  # what is not there any more can't be kept
-                await self._store.own([ref], session_owner(self._temporal.namespace, name))
+        unknown = (lambda piece: piece.ref != until.ref) if until else (lambda _: True)
+        async for segment, body in pieces(before, partial(segments.read, self._store), unknown):
+            refs |= {segment.ref, *refs_of(body.entries)}
+        await segments.own_there(self._store, refs, session_owner(self._temporal.namespace, name))
 
     async def _described(self, name: str, number: int) -> WorkflowExecutionDescription | None:
         """Return what the engine says of a turn, None if it does not know of it."""
@@ -255,13 +247,5 @@ class SessionActivities:
 
     async def _until_ended(self, request: AfterRun) -> None:
         handle = self._temporal.get_workflow_handle(request.run_id, run_id=request.execution)
-        try:
-            await asyncio.wait_for(handle.result(follow_runs=False), _PATIENCE)
-        except WorkflowFailureError:
-            return
-        except TimeoutError:
-            words = f"Run {request.run_id} goes on."
-            raise ApplicationError(words, type="not_ended", next_retry_delay=_LATER, category=_EXPECTED) from None
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
+        with contextlib.suppress(WorkflowFailureError):
+            await soon(handle.result(follow_runs=False), request.run_id)

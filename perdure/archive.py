@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from temporalio.service import RPCError, RPCStatusCode
@@ -14,7 +13,7 @@ from perdure.listing import ENDS, RunInfo
 from perdure.telemetry.executions import Recorded
 
 if TYPE_CHECKING:
-    from perdure.activities.stores import ArchivedRun, Store
+    from perdure.activities.stores import ArchivedRun
     from perdure.client import Client
 
 _log = logging.getLogger("perdure.archive")
@@ -23,25 +22,13 @@ _MOST = 10_000
 """Runs of the archive that are looked through for those of one status."""
 
 
-@asynccontextmanager
-async def opened(client: Client) -> AsyncGenerator[Store]:
-    """Yield the store of a client's settings."""
-    from perdure.activities.stores import store_of
-
-    store = store_of(client.settings)
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
 async def find(client: Client, run_id: str) -> ArchivedRun | None:
     """Return a run as the archive has it, or None.
 
     Raises:
         ConnectionFailed: If the store can't be used.
     """
-    async with opened(client) as store:
+    async with client.store() as store:
         return await store.archived(client.temporal.namespace, run_id)
 
 
@@ -53,7 +40,7 @@ async def executions(client: Client, run_id: str) -> Sequence[Recorded]:
     """
     from perdure.activities import histories
 
-    async with opened(client) as store:
+    async with client.store() as store:
         run = await store.archived(client.temporal.namespace, run_id)
         try:
             return await histories.read(store, run) if run else ()
@@ -72,7 +59,7 @@ async def complete(
         return runs
     known = {run.id for run in runs}
     try:
-        async with opened(client) as store:
+        async with client.store() as store:
             most = _MOST if status else limit + len(runs)
             kept = await store.archived_runs(client.temporal.namespace, agent=agent, limit=most)
     except ConnectionFailed as error:

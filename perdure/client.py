@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from temporalio.api.common.v1 import WorkflowExecution as WorkflowExecutionId
@@ -60,13 +60,11 @@ class Client:
         self.settings = settings or Settings()
         self.temporal = attached(temporal, Driver(self.store, _owner))
 
-    @asynccontextmanager
-    async def store(self) -> AsyncGenerator[Store]:
-        """Yield the store of the settings, open while the block runs; it connects when it is first used."""
-        from perdure.activities.stores import store_of
+    def store(self) -> AbstractAsyncContextManager[Store]:
+        """Return the store of the settings, open while a block runs; it connects when it is first used."""
+        from perdure.activities.stores import opened
 
-        async with aclosing(store_of(self.settings)) as store:
-            yield store
+        return opened(self.settings)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Client:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -66,20 +64,13 @@ async def put_away(settings: Settings, namespace: str, state: RunState) -> None:
     Raises:
         ConnectionFailed: If the store can't be used.
     """
-    part = continuing.due(state)
-    if part is None:
-        return
     async with _store(settings) as store:
         from perdure.activities.stores import run_owner, segments
 
-        owner = run_owner(namespace, state.run_id)
-        segment = await segments.write(store, owner, state.before, part.entries, part.records)
-    continuing.put_away(state, part, segment)
+        await segments.put_away(store, run_owner(namespace, state.run_id), state)
 
 
-@asynccontextmanager
-async def _store(settings: Settings) -> AsyncGenerator[Store]:
-    from perdure.activities.stores import store_of
+def _store(settings: Settings) -> AbstractAsyncContextManager[Store]:
+    from perdure.activities.stores import opened
 
-    async with contextlib.aclosing(store_of(settings)) as store:
-        yield store
+    return opened(settings)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from temporalio.api.enums.v1 import EventType
@@ -12,7 +12,7 @@ from temporalio.api.history.v1 import HistoryEvent, WorkflowExecutionStartedEven
 from temporalio.common import Priority, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from perdure import archive, continuing, forking
+from perdure import archive, forking
 from perdure.context import refs_of
 from perdure.errors import ForkError
 from perdure.messages import Content, Undone, content_hash
@@ -21,6 +21,7 @@ from perdure.starting import begin
 from perdure.state import RunState
 from perdure.telemetry.executions import histories
 from perdure.telemetry.projection import Projection
+from perdure.transcripts import pieces
 from perdure.wire import MODEL, ModelInput, RunRequest, packed_state
 
 if TYPE_CHECKING:
@@ -168,17 +169,13 @@ async def _put_away(client: Client, store: Store, state: RunState) -> None:
     owner = run_owner(client.temporal.namespace, state.run_id)
     refs = set(refs_of(state.messages)) | {call.result.ref for call in state.parked if call.result and call.result.ref}
     try:
-        for segment in await segments.chain_of(store, state.before):
+        async for segment, body in pieces(state.before, partial(segments.read, store)):
             await store.own([segment.ref], owner)
-            refs.update(refs_of((await segments.read(store, segment)).entries))
+            refs.update(refs_of(body.entries))
     except LookupError as error:
         raise ForkError(f"What run {_source(state)} has put away is not there any more: {error}") from error
-    for ref in refs:
-        with suppress(LookupError):  # its preview is all that is left of it
-            await store.own([ref], owner)
-    if part := continuing.due(state):
-        segment = await segments.write(store, owner, state.before, part.entries, part.records)
-        continuing.put_away(state, part, segment)
+    await segments.own_there(store, refs, owner)
+    await segments.put_away(store, owner, state)
 
 
 def _source(state: RunState) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -132,15 +131,10 @@ class Notebook:
             raise FactNotFound(f"Nothing is remembered under {id!r}.")
         return fact
 
-    @asynccontextmanager
-    async def _store(self) -> AsyncGenerator[Store]:
-        from perdure.activities.stores import store_of
+    def _store(self) -> AbstractAsyncContextManager[Store]:
+        from perdure.activities.stores import opened
 
-        store = store_of(self._settings)
-        try:
-            yield store
-        finally:
-            await store.aclose()
+        return opened(self._settings)
 
 
 def _about(agent: str, user: str, tenant: str) -> tuple[Scope, str]:

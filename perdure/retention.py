@@ -147,7 +147,8 @@ async def catch_up(client: Client) -> list[str]:
     Raises:
         ConnectionFailed: If server or store can't be used.
     """
-    from perdure.activities.afterwards import keep, until_ended
+    from perdure.activities.afterwards import keep
+    from perdure.activities.ends import until_ended
 
     found: list[str] = []
     async with client.store() as store:

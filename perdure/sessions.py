@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -298,12 +298,8 @@ class SessionHandle:
 
     @asynccontextmanager
     async def _store(self) -> AsyncGenerator[Store]:
-        store = self._kept or store_of(self._client.settings)
-        try:
+        async with nullcontext(self._kept) if self._kept else self._client.store() as store:
             yield store
-        finally:
-            if store is not self._kept:
-                await store.aclose()
 
 
 async def _whole(store: Store, message: Message) -> Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
 from perdure.messages import CallRecord, Entry, Segment, SegmentBody, content_hash
 
@@ -70,6 +70,20 @@ class Chain:
         del self._contents[length - self.offset :], self._heads[length - self.offset :]
 
 
+async def pieces(
+    segment: Segment | None, load: Load, wanted: Callable[[Segment], bool] = lambda _: True
+) -> AsyncGenerator[tuple[Segment, SegmentBody]]:
+    """Yield `segment` and those before it, the last one first, each with what it holds, as long as they are `wanted`.
+
+    Raises:
+        LookupError: If the store does not have one of them any more.
+    """
+    while segment is not None and wanted(segment):
+        body = await load(segment)
+        yield segment, body
+        segment = body.previous
+
+
 async def put_away(segment: Segment | None, load: Load, start: int = 0) -> list[Entry]:
     """Return the entries from `start` up to the end of `segment`, oldest first; those before it are not read.
 
@@ -77,11 +91,9 @@ async def put_away(segment: Segment | None, load: Load, start: int = 0) -> list[
         LookupError: If the store does not have them any more.
     """
     first, parts = (segment.length if segment else start), list[list[Entry]]()
-    while segment is not None and segment.length > start:
-        body = await load(segment)
-        first = segment.length - len(body.entries)
+    async for piece, body in pieces(segment, load, lambda piece: piece.length > start):
+        first = piece.length - len(body.entries)
         parts.append(body.entries)
-        segment = body.previous
     return [entry for part in reversed(parts) for entry in part][max(start - first, 0) :]
 
 
@@ -92,9 +104,9 @@ async def records_put_away(segment: Segment | None, load: Load) -> list[CallReco
         LookupError: If the store does not have them any more.
     """
     left, parts = (segment.records if segment else 0), list[list[CallRecord]]()
-    while segment is not None and left > 0:
-        body = await load(segment)
+    async for _, body in pieces(segment if left else None, load):
         left -= len(body.records)
         parts.append(body.records)
-        segment = body.previous
+        if left <= 0:
+            break
     return [record for part in reversed(parts) for record in part]

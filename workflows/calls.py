@@ -64,38 +64,39 @@ _FOREVER = RetryPolicy(initial_interval=timedelta(seconds=0.5), backoff_coeffici
 
 async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> ModelTurn:
     """Call the model. A lost worker uses up no try, but the run's time; a final failure has the provider's words."""
-    seconds = request.allowance.seconds
     handle = workflow.start_activity(
         MODEL,
         request,
-        task_queue=model_queue(workflow.info().task_queue, spec.model),
         activity_id=f"{request.step}",
         result_type=ModelTurn,
-        schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds) + _SLACK,
-        start_to_close_timeout=spec.settings.timeout + _SLACK,
-        heartbeat_timeout=heartbeat,
-        retry_policy=_FOREVER,
-        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        **_within_the_run(request, spec, heartbeat),
         summary=f"step {request.step}: {spec.model}{', to answer now' if request.answer_only else ''}",
     )
     turn: ModelTurn = await _outcome(handle)
     return turn
 
 
+def _within_the_run(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> dict[str, Any]:
+    """Return how a model is asked: where its provider's calls wait, and within the time that the run has left."""
+    seconds = request.allowance.seconds
+    return {
+        "task_queue": model_queue(workflow.info().task_queue, spec.model),
+        "schedule_to_close_timeout": None if seconds is None else timedelta(seconds=seconds) + _SLACK,
+        "start_to_close_timeout": spec.settings.timeout + _SLACK,
+        "heartbeat_timeout": heartbeat,
+        "retry_policy": _FOREVER,
+        "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    }
+
+
 async def compact(request: CompactInput, spec: AgentSpec, heartbeat: timedelta) -> CompactReport:
     """Make the context shorter. It is no step, but has the time of the run alone, as a model call has."""
-    seconds = request.allowance.seconds
     handle = workflow.start_activity(
         COMPACT,
         request,
-        task_queue=model_queue(workflow.info().task_queue, spec.model),
         activity_id=f"{request.step} compact {request.tight + 1}",
         result_type=CompactReport,
-        schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds) + _SLACK,
-        start_to_close_timeout=spec.settings.timeout + _SLACK,
-        heartbeat_timeout=heartbeat,
-        retry_policy=_FOREVER,
-        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        **_within_the_run(request, spec, heartbeat),
         summary=f"before step {request.step}: compact the context ({request.why})",
     )
     report: CompactReport = await _outcome(handle)

@@ -21,10 +21,8 @@ class Compacting:
     request: RunRequest
     state: RunState
     _sent: int
+    _request: Callable[[], ModelInput]
     _spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-
-    def _request(self) -> ModelInput:
-        raise NotImplementedError
 
     def _compact(self, *, free: bool) -> None:
         state = self.state

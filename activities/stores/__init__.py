@@ -6,6 +6,7 @@ Each part has a protocol of its own, so that it can be replaced alone; `Store` i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime
 from typing import NamedTuple, NewType, Protocol
 
@@ -361,6 +362,11 @@ class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Protocol):
 def store_of(settings: Settings) -> Store:
     """Return the store that `settings` lead to; see `open_store`."""
     return open_store(store_url(settings), settings.blobs or "", keyring(settings))
+
+
+def opened(settings: Settings) -> AbstractAsyncContextManager[Store]:
+    """Return that store, open while a block runs; it connects when it is first used."""
+    return aclosing(store_of(settings))
 
 
 def store_url(settings: Settings) -> str:

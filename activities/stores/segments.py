@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from perdure import continuing
 from perdure.activities.stores import Blobs, Owner
 from perdure.messages import CallRecord, Entry, Segment, SegmentBody
+from perdure.state import RunState
 from perdure.transcripts import Chain
 
 
@@ -64,10 +67,15 @@ async def read(blobs: Blobs, segment: Segment) -> SegmentBody:
     return SegmentBody.model_validate_json(zlib.decompress(await blobs.get(segment.ref)))
 
 
-async def chain_of(blobs: Blobs, segment: Segment | None) -> list[Segment]:
-    """Return `segment` and those before it, oldest first: what whoever goes on from it has to own."""
-    found: list[Segment] = []
-    while segment is not None:
-        found.append(segment)
-        segment = (await read(blobs, segment)).previous
-    return found[::-1]
+async def put_away(blobs: Blobs, owner: Owner, state: RunState) -> None:
+    """Put all of a state away that is not needed at hand, as a run does that continues as new."""
+    if part := continuing.due(state):
+        segment = await write(blobs, owner, state.before, part.entries, part.records)
+        continuing.put_away(state, part, segment)
+
+
+async def own_there(blobs: Blobs, refs: Iterable[str], owner: Owner) -> None:
+    """Keep those of the blobs for `owner` that are still there: of others, a preview is all that is left."""
+    for ref in refs:
+        with contextlib.suppress(LookupError):
+            await blobs.own([ref], owner)

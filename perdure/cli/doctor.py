@@ -140,15 +140,12 @@ async def _attributes(client: Client) -> Finding:
 async def _store(settings: Settings, client: Client | None) -> tuple[list[CatalogueEntry], Finding]:
     from sqlalchemy import make_url
 
-    from perdure.activities.stores import store_of, store_url
+    from perdure.activities.stores import opened, store_url
 
     address = store_url(settings)
     try:
-        store = store_of(settings)
-        try:
+        async with opened(settings) as store:
             entries = await store.agents(client.temporal.namespace if client else None)
-        finally:
-            await store.aclose()
     except ConnectionFailed as error:
         return [], Finding("store", "broken", str(error), "Runs go on without it; set PERDURE_STORE or start it.")
     shown = make_url(address).render_as_string(hide_password=True)

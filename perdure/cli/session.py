@@ -51,13 +51,8 @@ async def catalogue(client: Client) -> list[CatalogueEntry]:
     Raises:
         ConnectionFailed: If the store can't be used.
     """
-    from perdure.activities.stores import store_of
-
-    store = store_of(client.settings)
-    try:
+    async with client.store() as store:
         return await store.agents(client.temporal.namespace)
-    finally:
-        await store.aclose()
 
 
 def finish(work: Coroutine[Any, Any, T], *, logs: bool = False) -> T:

@@ -97,14 +97,9 @@ def _confirm(name: str, turns: int) -> None:
 
 
 async def _list(agent: str | None, limit: int, as_json: bool) -> None:
-    from perdure.activities.stores import store_of
-
     client = await session.connect()
-    store = store_of(client.settings)
-    try:
+    async with client.store() as store:
         found = await store.sessions(client.temporal.namespace, agent=agent, limit=limit)
-    finally:
-        await store.aclose()
     if as_json:
         emit([_told(one) for one in found])
         return

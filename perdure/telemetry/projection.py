@@ -6,7 +6,7 @@ Nothing here needs a worker or a query, nor a store as long as the engine has th
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -54,6 +54,14 @@ async def project(temporal: Client, run_id: str, *, last: bool = False, shelf: S
     """
     projection = Projection(run_id, temporal.data_converter)
     async for event in histories(temporal, run_id, since=None if last else 0, shelf=shelf):
+        await projection.feed(event)
+    return projection
+
+
+async def projected(run_id: str, events: Iterable[HistoryEvent], converter: DataConverter) -> Projection:
+    """Return the projection of histories that are at hand."""
+    projection = Projection(run_id, converter)
+    for event in events:
         await projection.feed(event)
     return projection
 

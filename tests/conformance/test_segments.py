@@ -6,7 +6,7 @@ import pytest
 
 from perdure.activities.stores import segments, session_owner
 from perdure.messages import Entry, Segment, UserMessage
-from perdure.transcripts import Chain, put_away
+from perdure.transcripts import Chain, pieces, put_away
 
 OWNER = session_owner("default", "s")
 
@@ -29,8 +29,8 @@ async def test_a_session_of_many_turns_is_read_in_a_few_pieces_and_is_the_same_w
         whole.extend(turn(number))
         chain.extend(whole)
         assert (before.length, before.head) == (len(whole), chain.head(len(whole)))
-    pieces = await segments.chain_of(store, before)
-    assert len(pieces) == 2 + 2 + 3  # of 16 turns, 4 turns and one turn
+    found = [piece async for piece, _ in pieces(before, partial(segments.read, store))]
+    assert len(found) == 2 + 2 + 3  # of 16 turns, 4 turns and one turn
     assert await put_away(before, partial(segments.read, store)) == whole
     assert await put_away(before, partial(segments.read, store), 70) == whole[70:]
 
@@ -43,8 +43,8 @@ async def test_what_a_run_has_put_away_by_itself_stays_as_it_is(store):
     after = own
     for number in range(5, 11):
         after = await segments.append(store, OWNER, after, turn(number))
-    pieces = await segments.chain_of(store, after)
-    assert own.ref in [piece.ref for piece in pieces]
-    assert len(pieces) == 3 + 1 + 1 + 2
+    found = [piece async for piece, _ in pieces(after, partial(segments.read, store))]
+    assert own.ref in [piece.ref for piece in found]
+    assert len(found) == 3 + 1 + 1 + 2
     read = await put_away(after, partial(segments.read, store))
     assert read == [entry for number in range(1, 11) for entry in turn(number)]
