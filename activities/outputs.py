@@ -11,7 +11,6 @@ from typing import Any
 from perdure.activities.spilling import Spilling
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.unlocked import NONE, Unlocked
-from perdure.messages import ToolResult
 from perdure.policies import Shaping
 from perdure.reports import ToolReport
 from perdure.results import Output, as_text, noted, output_of_value, words
@@ -48,9 +47,9 @@ class Outputs:
             shaped: Output = await self._toolbox.run(shaping, {}, _SHAPING_SECONDS)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is: the tool has done its work
             note = f"It could not be shaped, and is shown as it is: {words(error)}."
-            return replace(output, report=_with(output.report, noted(output.report.result, note)))
+            return replace(output, report=output.report.having(noted(output.report.result, note)))
         result, before = shaped.report.result, output.report.result.note
-        return replace(shaped, report=_with(output.report, noted(result, before) if before else result))
+        return replace(shaped, report=output.report.having(noted(result, before) if before else result))
 
 
 def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked) -> Callable[[], Any]:
@@ -81,7 +80,3 @@ def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: 
     options = {"undoable": tool.compensate is not None, "local": call.local}
     name, value = tool.name, secrets.cleaned(value)
     return output_of_value(value, call.call_id, name, call.result_limit, call.order, shaping, **options)
-
-
-def _with(report: ToolReport, result: ToolResult) -> ToolReport:
-    return report.model_copy(update={"result": result})

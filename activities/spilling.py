@@ -12,7 +12,6 @@ from temporalio import activity
 from perdure.activities.stores import Blobs, run_owner
 from perdure.activities.stores.patience import patiently
 from perdure.errors import ConnectionFailed
-from perdure.messages import ToolResult
 from perdure.reports import ToolReport, Unshaped
 from perdure.results import KEEPING, RESULT_LIMIT, Output, noted, preview, words
 
@@ -49,9 +48,9 @@ class Spilling:
                 refs = await self._put(blobs)
             except Exception as error:  # noqa: BLE001 - whatever ails the store: the tool has done its work
                 activity.logger.warning("a result of %s bytes was not kept: %s", len(blobs[0]), error)
-                report = _with_result(report, noted(report.result, NOT_KEPT))
+                report = report.having(noted(report.result, NOT_KEPT))
         if output.whole is not None and refs:
-            report = _with_result(report, report.result.model_copy(update={"ref": refs[0]}))
+            report = report.having(report.result.model_copy(update={"ref": refs[0]}))
         if output.returned is not None:
             content, _ = preview(output.returned.decode(), RESULT_LIMIT)
             returned = Unshaped(content=content, ref=refs[-1] if large is not None and refs else None)
@@ -88,10 +87,6 @@ class Spilling:
         work.cancel()
         await asyncio.wait({work}, timeout=_LAST_SECONDS)
         raise ConnectionFailed("The store does not answer.")
-
-
-def _with_result(report: ToolReport, result: ToolResult) -> ToolReport:
-    return report.model_copy(update={"result": result})
 
 
 async def _asked(act: Callable[[], Awaitable[T]]) -> T:

@@ -133,7 +133,7 @@ class ToolActivities:
         report = report_of(answered, call, name, context.deadline, other.not_done)
         note = short(f"Answered by {other.name}, as {name} is not available: {why}")
         result = noted(report.result, note).model_copy(update={"name": name})
-        return report.model_copy(update={"result": result})
+        return report.having(result)
 
     async def _attempt(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
         if call.effect == "unsafe" and call.execution not in ("", activity.info().workflow_run_id):
@@ -302,7 +302,7 @@ def _kept(output: Output, context: CallContext) -> Output:
         return replace(output, report=report.model_copy(update={"wrote": context.wrote()}))
     except VariableError as error:
         result = noted(report.result, short(f"What it wrote into the variables is lost. {error}"))
-        return replace(output, report=report.model_copy(update={"result": result}))
+        return replace(output, report=report.having(result))
 
 
 def _undone(value: Any, context: CallContext) -> UndoReport:
@@ -322,7 +322,7 @@ def _found(
     match value:
         case Done(result):
             output = _kept(output_of(result, tool, request.call, request.call.shaping, context.secrets), context)
-            told = output.report.model_copy(update={"result": noted(output.report.result, FOUND)})
+            told = output.report.having(noted(output.report.result, FOUND))
             found = ProbeReport(outcome="done", asked_at=asked_at, wrote=told.wrote)
             return found, replace(output, report=told)
         case NotDone():

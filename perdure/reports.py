@@ -98,6 +98,10 @@ class ToolReport(Data):
     abandoned: bool = False
     wrote: dict[str, JSON] = Field(default_factory=dict)
 
+    def having(self, result: ToolResult) -> ToolReport:
+        """Return the same report of another result."""
+        return self.model_copy(update={"result": result})
+
 
 class ProbeReport(Data):
     """What a probe found, and when it was asked (before it looked). `returned` as in `ToolReport`."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from perdure.checksums import luhn
+
 _PASTED = re.compile(
     r"^[ \t]*(?P<fence>```|~~~).*?(^[ \t]*(?P=fence)|\Z)"
     r"|(^[ \t]*>[^\n]*(\n|\Z))+"
@@ -90,10 +92,4 @@ _CARD = re.compile(r"(?<!\d)\d(?:[ -]?\d){12,18}(?!\d)")
 
 def carries_secret(text: str) -> bool:
     """Return whether a text names a password or key, or has the number of a payment card in it."""
-    return bool(_SECRETS.search(text)) or any(_is_card(found) for found in _CARD.findall(text))
-
-
-def _is_card(number: str) -> bool:
-    digits = [int(sign) for sign in number if sign.isdigit()][::-1]
-    doubled = (sum(divmod(2 * digit, 10)) for digit in digits[1::2])
-    return (sum(digits[::2]) + sum(doubled)) % 10 == 0
+    return bool(_SECRETS.search(text)) or any(luhn(re.sub(r"\D", "", found)) for found in _CARD.findall(text))

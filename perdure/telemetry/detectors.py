@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
+from perdure.checksums import luhn
 from perdure.telemetry.initials import initials
 
 STARS = "****"
@@ -244,12 +245,6 @@ _NETWORKS = re.compile(
     r"|62\d{14,17}|8[12]\d{14,17}|6(?:011|4[4-9]\d|5\d\d)\d{12,15}"  # UnionPay, RuPay, Discover
     r"|220[0-4]\d{12,15}|9792\d{12}|(?:50|5[678]|6304|6759|676[1-3])\d{9,17}"  # Mir, Troy, Maestro
 )
-
-
-def luhn(digits: str) -> bool:
-    """Return whether the last digit is the right one for the others."""
-    doubled = [int(digit) * (2 if at % 2 else 1) for at, digit in enumerate(reversed(digits))]
-    return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0  # noqa: PLR2004
 
 
 def _card(found: Match) -> str | None:

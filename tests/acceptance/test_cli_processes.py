@@ -116,11 +116,12 @@ def test_a_web_ui_port_that_is_taken_is_one_sentence(fresh):
     assert "did not start" in done.stderr
 
 
-async def test_a_server_that_never_had_a_run_lists_none(cli):
+async def test_a_server_that_never_had_a_run_lists_none(cli, tmp_path):
+    """With a store of its own: what an archive keeps is listed whichever server is asked."""
     async with await WorkflowEnvironment.start_local(dev_server_existing_path=find_binary()) as environment:
-        address = environment.client.service_client.config.target_host
+        own = {"TEMPORAL_ADDRESS": environment.client.service_client.config.target_host, "PERDURE_HOME": str(tmp_path)}
         for words in (["ls", "--agent", "clerk"], ["ls", "--status", "waiting_approval"], ["approvals"]):
-            assert await asyncio.to_thread(cli.json, *words, TEMPORAL_ADDRESS=address) == []
+            assert await asyncio.to_thread(cli.json, *words, **own) == []
 
 
 # -- doctor ------------------------------------------------------------------------------------------------------------

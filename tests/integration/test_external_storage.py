@@ -1,6 +1,7 @@
 """What is too large for a history goes through the store: nothing is wedged or lost, and the history is small."""
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 
@@ -182,7 +183,7 @@ def away(monkeypatch, stage_settings):
                 raise ConnectionFailed("The store is away.")
             return getattr(self._store, name)
 
-    monkeypatch.setattr(worker, "store_of", lambda _: Away())
+    monkeypatch.setattr(worker, "opened", lambda _: aclosing(Away()))
     return gone
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from contextlib import aclosing
 
 import pytest
 
@@ -157,7 +158,7 @@ class Away:
 def away(monkeypatch, stage_settings):
     """The store of the workers that are served from now on."""
     store = Away(store_of(stage_settings))
-    monkeypatch.setattr(worker, "store_of", lambda _: store)
+    monkeypatch.setattr(worker, "opened", lambda _: aclosing(store))
     return store
 
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from perdure.checksums import luhn
 from perdure.messages import content_hash
-from perdure.telemetry.detectors import checksum, luhn
+from perdure.telemetry.detectors import checksum
 from perdure.telemetry.redaction import Detector, Known, Redactor, mask
 from perdure.telemetry.streaming import MOST_HELD, Stream
 
