@@ -236,6 +236,6 @@ def test_alone_it_prints_its_commands(cli):
 
 
 def test_colours_are_for_terminals_alone_and_not_for_those_who_want_none(served):
-    with served.terminal("ls") as terminal:
+    with served.terminal("doctor", "agents.py:clerk") as terminal:
         assert "\x1b[" in terminal.to_the_end()
-    assert "\x1b[" not in served("ls").stdout
+    assert "\x1b[" not in served("doctor", "agents.py:clerk").stdout
