@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC
 
 from temporalio import activity
@@ -20,6 +22,25 @@ from perdure.wire import ARCHIVE, AfterRun
 _LOCALLY = 1.0
 """Seconds that an execution gets to end where the worker can decide less meanwhile."""
 
+
+@dataclass(frozen=True)
+class Kept:
+    """An execution that has just been archived.
+
+    Attributes:
+        run: The run, as the archive has it now.
+        execution: Temporal's run id.
+        projection: What the history of this execution tells.
+    """
+
+    run: ArchivedRun
+    execution: str
+    projection: Projection
+
+
+Copy = Callable[[Kept], Awaitable[None]]
+"""Writes down elsewhere what an execution tells. Comes after its end, may be repeated, then writes the same again."""
+
 _CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
 
 
@@ -29,11 +50,13 @@ class Afterwards:
     Args:
         client: To read histories.
         store: Where they are kept.
+        copies: What is made of each execution besides, in this order.
     """
 
-    def __init__(self, client: Client, store: Store) -> None:
+    def __init__(self, client: Client, store: Store, copies: Sequence[Copy] = ()) -> None:
         self._client = client
         self._store = store
+        self._copies = copies
 
     @activity.defn(name=ARCHIVE)
     async def archive(self, request: AfterRun) -> None:
@@ -46,7 +69,9 @@ class Afterwards:
         async with heartbeats():
             recorded = await self._recorded(request)
             if recorded:
-                await keep(self._client, self._store, request.run_id, recorded)
+                kept = await keep(self._client, self._store, request.run_id, recorded)
+                for copy in self._copies:
+                    await copy(kept)
 
     async def _recorded(self, request: AfterRun) -> Recorded | None:
         """Return the execution, or None if the engine has forgotten it."""
@@ -54,18 +79,19 @@ class Afterwards:
         return await soon(until_ended(self._client, request.run_id, request.execution), request.run_id, patience)
 
 
-async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) -> None:
-    """Put an execution that has ended into the archive. Safe to repeat.
+async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) -> Kept:
+    """Put an execution that has ended into the archive, and return it. Safe to repeat.
 
     Raises:
         ConnectionFailed: If the store is down.
     """
     projection = await projected(run_id, recorded.events, client.data_converter)
     ref = await histories.write(store, run_owner(client.namespace, run_id), recorded)
-    kept = _archived(projection, client.namespace, recorded.events[-1])
-    await store.archive(kept, recorded.execution, ref)
-    if kept.closed_at and projection.state and projection.state.secrets:
+    run = _archived(projection, client.namespace, recorded.events[-1])
+    await store.archive(run, recorded.execution, ref)
+    if run.closed_at and projection.state and projection.state.secrets:
         await store.drop_secrets(projection.state.secrets.id)
+    return Kept(run, recorded.execution, projection)
 
 
 def _archived(projection: Projection, namespace: str, last: HistoryEvent) -> ArchivedRun:
