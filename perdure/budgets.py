@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,9 @@ from perdure.messages import Data, Usage
 from perdure.policies import Limits
 from perdure.reports import ModelTurn
 from perdure.state import Amounts, Bill, Outcome, RunState
+
+LimitName = Literal["steps", "input_tokens", "output_tokens", "usd", "wall_time"]
+"""The limits that end a run, by their names in `Limits`."""
 
 
 class Allowance(Data):
@@ -138,18 +141,51 @@ def _turns(state: RunState) -> Iterator[tuple[int, str, str]]:
     """
     limits, used = state.limits, gone(state)
     left = _left(state, used)
-    yield limits.steps - used.steps, "steps", f"{limits.steps} step{'' if limits.steps == 1 else 's'}"
+    yield limits.steps - used.steps, "steps", in_words(limits, "steps")
     if left.input_tokens is not None:
         next_input = max(state.last.input_tokens + state.last.output_tokens, 1)
-        yield left.input_tokens // next_input, "input_tokens", f"{limits.input_tokens:,} input tokens"
+        yield left.input_tokens // next_input, "input_tokens", in_words(limits, "input_tokens")
     if left.output_tokens is not None:
         turns = _few(left.output_tokens, max(state.last.output_tokens, 1))
-        yield turns, "output_tokens", f"{limits.output_tokens:,} output tokens"
+        yield turns, "output_tokens", in_words(limits, "output_tokens")
     if left.usd is not None:
-        yield _few(left.usd, state.last_cost), "usd", f"{limits.usd} USD"
+        yield _few(left.usd, state.last_cost), "usd", in_words(limits, "usd")
     if left.seconds is not None and limits.wall_time is not None:
         turns = _few(left.seconds, limits.wall_time.total_seconds() / 10)
-        yield turns, "wall_time", f"{_time(limits.wall_time)} of time"
+        yield turns, "wall_time", in_words(limits, "wall_time")
+
+
+NEAR = 0.8
+"""The share of a limit from which on it is warned of."""
+
+
+def near(state: RunState) -> dict[LimitName, float]:
+    """Return the limits of which four fifths are gone or more, and how much is."""
+    limits, used = state.limits, gone(state)
+    spent: dict[LimitName, tuple[float, float | None]] = {
+        "steps": (used.steps, limits.steps),
+        "input_tokens": (used.input_tokens, limits.input_tokens),
+        "output_tokens": (used.output_tokens, limits.output_tokens),
+        "usd": (float(used.usd), None if limits.usd is None else float(limits.usd)),
+        "wall_time": (state.ran.total_seconds(), limits.wall_time.total_seconds() if limits.wall_time else None),
+    }
+    shares = {name: each / most if most else 1.0 for name, (each, most) in spent.items() if most is not None}
+    return {name: round(share, 4) for name, share in shares.items() if share >= NEAR}
+
+
+def in_words(limits: Limits, name: LimitName) -> str:
+    """Return a limit for a person: `40 steps`."""
+    match name:
+        case "steps":
+            return f"{limits.steps} step{'' if limits.steps == 1 else 's'}"
+        case "input_tokens":
+            return f"{limits.input_tokens:,} input tokens"
+        case "output_tokens":
+            return f"{limits.output_tokens:,} output tokens"
+        case "usd":
+            return f"{limits.usd} USD"
+        case "wall_time":
+            return f"{_time(limits.wall_time or timedelta())} of time"
 
 
 def _time(limit: timedelta) -> str:

@@ -1,4 +1,8 @@
-"""What happens to a run, as a closed union of typed events. Each is a projection of Temporal's history."""
+"""What happens to a run, as a closed union of typed events.
+
+All but two are durable: projections of Temporal's history, which come once, in order, and again from any position.
+`TextDelta` and `ToolProgress` come beside them while something is under way, and may be lost.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perdure.budgets import Additions
-from perdure.messages import JSON, Content, ContextHealth, Data, ResultStatus, RunStatus, Usage
-from perdure.state import Fork
+from perdure.budgets import Additions, LimitName
+from perdure.messages import JSON, Content, ContextHealth, Data, OpenStatus, ResultStatus, RunStatus, Usage
+from perdure.state import Fork, Phase
+
+VERSION = 1
+"""Of the union's schema. It grows by types, and by fields with defaults; both raise it by one.
+
+None is ever removed, renamed, or given another meaning. So a reader ignores the fields that it does not know, skips
+the types that it does not know, and reads all that was written before it.
+"""
 
 
 class EventBase(Data):
@@ -19,24 +30,31 @@ class EventBase(Data):
     Attributes:
         run_id: The run.
         position: Where in the history: Temporal's event id, a dot, and a counter; ordered, and never used twice in one
-            run. In a run that has continued as new, event 17 of its third execution is 200017.
+            run. In a run that has continued as new, event 17 of its third execution is 200017. "" where the event is
+            not durable.
         time: Of the history's event.
         step: Model turn, from 1; 0 before the first.
+        agent: The agent's name.
+        spec_hash: Hash of its rules.
+        session: The session whose turn the run is, "" where it is of none.
+        version: Of the union's schema, as of whoever made the event; see `VERSION`.
     """
 
     run_id: str
     position: str
     time: datetime
     step: int = 0
+    agent: str = ""
+    spec_hash: str = ""
+    session: str = ""
+    version: int = VERSION
 
 
 class RunStarted(EventBase):
     """The run exists. `resumed` if it goes on from a closed one, `forked_from` if from a step of another run."""
 
     type: Literal["run_started"]
-    agent: str
     model: str
-    spec_hash: str
     resumed: bool = False
     forked_from: Fork | None = None
 
@@ -48,12 +66,34 @@ class WorkerTookOver(EventBase):
     worker: str
 
 
+class PhaseChanged(EventBase):
+    """What the run does has changed, or what it waits for: `status` is `running` where it waits for nobody."""
+
+    type: Literal["phase_changed"]
+    phase: Phase
+    before: Phase
+    status: OpenStatus
+
+
 class Recalled(EventBase):
     """What is remembered was looked up: so many `facts` are told. `problem` says why nothing could be."""
 
     type: Literal["recalled"]
     facts: int = 0
     problem: str = ""
+    attempt: int = 1
+    duration: timedelta | None = None
+
+
+class Told(EventBase):
+    """The runtime itself has put words into the conversation, which the model reads as a user's.
+
+    Such as those of the loop breaker, those about a reply that could not be used, the announcement of the last turn,
+    the result of a call that had waited for a person, and what is remembered.
+    """
+
+    type: Literal["told"]
+    content: Content
 
 
 class ModelStarted(EventBase):
@@ -65,10 +105,15 @@ class ModelStarted(EventBase):
 
 
 class ModelFinished(EventBase):
-    """The model replied. `duration` is that of the attempt that succeeded; `calls` are positions and names.
+    """The model replied. `calls` are positions and names.
 
-    `fallback` says why the agent's first model was not the one that answered, "" where it was. `context` is how full
-    its context was with the request.
+    Attributes:
+        usage: Of all attempts, those that failed half-way included, as in `cost_usd`.
+        wasted: Included in `usage`: of those that failed.
+        fallback: Why the agent's first model was not the one that answered, "" where it was.
+        context: How full its context was with the request.
+        attempt: The engine's number of the attempt that succeeded.
+        duration: Of that attempt.
     """
 
     type: Literal["model_finished"]
@@ -77,6 +122,7 @@ class ModelFinished(EventBase):
     calls: list[str] = Field(default_factory=list)
     finish: str = "stop"
     usage: Usage = Usage()
+    wasted: Usage = Usage()
     cost_usd: Decimal | None = None
     fallback: str = ""
     context: ContextHealth | None = None
@@ -109,11 +155,52 @@ class ContextCompacted(EventBase):
 
 
 class ModelFailed(EventBase):
-    """The model can't be reached or refuses; the run ends."""
+    """The model can't be reached or refuses; the run ends. `usage` is what that has cost all the same."""
 
     type: Literal["model_failed"]
     error_type: str
     message: str
+    usage: Usage = Usage()
+    attempt: int | None = None
+    duration: timedelta | None = None
+
+
+class RetryScheduled(EventBase):
+    """An attempt has failed, or was lost with its worker, and another one followed.
+
+    History tells when that other one has ended; if several have failed before it, of the last of them alone.
+
+    Attributes:
+        activity: Temporal's name of what was tried: `perdure.model`, or that of the call's tool.
+        activity_id: Temporal's id of it.
+        call: Position of the call, "" where it was none.
+        attempt: Number of the attempt that failed, from 1.
+        error_type: A short word for why, such as `timeout` or `rate_limit`.
+        message: Why.
+    """
+
+    type: Literal["retry_scheduled"]
+    activity: str
+    activity_id: str
+    call: str = ""
+    attempt: int
+    error_type: str = ""
+    message: str = ""
+
+
+class BudgetWarning(EventBase):
+    """Four fifths of one of the run's limits are gone, or more.
+
+    Attributes:
+        limit: Its name in `Limits`.
+        share: How much of it is gone: 0.8 and up.
+        most: The limit in words: `40 steps`.
+    """
+
+    type: Literal["budget_warning"]
+    limit: LimitName
+    share: float
+    most: str
 
 
 class ToolStarted(EventBase):
@@ -159,7 +246,7 @@ class ApprovalReminder(EventBase):
 
 
 class ApprovalDecided(EventBase):
-    """A call was approved or denied: by whom, by which way, why."""
+    """A call was approved or denied: by whom, by which way, why. `duration` is how long it had waited."""
 
     type: Literal["approval_decided"]
     call: str
@@ -169,6 +256,7 @@ class ApprovalDecided(EventBase):
     via: Literal["update", "signal", "expiry"]
     reason: str = ""
     edited: bool = False
+    duration: timedelta | None = None
 
 
 class DecisionRefused(EventBase):
@@ -199,6 +287,8 @@ class Probed(EventBase):
     name: str
     outcome: Literal["done", "not_done", "unknown"]
     message: str = ""
+    attempt: int = 1
+    duration: timedelta | None = None
 
 
 class Settled(EventBase):
@@ -229,6 +319,7 @@ class Undone(EventBase):
     status: Literal["undone", "failed", "not_known"]
     message: str | None = None
     attempt: int | None = None
+    duration: timedelta | None = None
 
 
 class Asked(EventBase):
@@ -241,7 +332,7 @@ class Asked(EventBase):
 
 
 class Answered(EventBase):
-    """A question was answered."""
+    """A question was answered. `duration` is how long it had waited."""
 
     type: Literal["answered"]
     call: str
@@ -249,6 +340,7 @@ class Answered(EventBase):
     text: str
     by: str
     via: Literal["update", "signal"]
+    duration: timedelta | None = None
 
 
 class Said(EventBase):
@@ -312,14 +404,55 @@ class RunFinished(EventBase):
     duration: timedelta = timedelta()
 
 
+class TextDelta(EventBase):
+    """A piece of the reply that the model is writing, redacted as all diagnostics are. Not durable.
+
+    A piece of another attempt, or of another request of the same one, than the pieces before it replaces all of them.
+    `ModelFinished` has the whole.
+
+    Attributes:
+        model: Who writes, as the agent names it.
+        attempt: The engine's number of the attempt.
+        request: Which request of that attempt, from 1.
+        offset: Characters of the reply, as it is shown, before this piece.
+    """
+
+    type: Literal["text_delta"]
+    model: str = ""
+    attempt: int = 1
+    request: int = 1
+    offset: int = 0
+    text: str
+
+
+class ToolProgress(EventBase):
+    """What a tool says of how far it is, redacted as all diagnostics are. Not durable.
+
+    Attributes:
+        attempt: The engine's number of the attempt.
+        fraction: From 0 to 1; None where it does not say.
+    """
+
+    type: Literal["tool_progress"]
+    call: str
+    name: str
+    attempt: int = 1
+    text: str
+    fraction: float | None = None
+
+
 Event = Annotated[
     RunStarted
     | WorkerTookOver
+    | PhaseChanged
     | Recalled
+    | Told
     | ModelStarted
     | ModelFinished
     | ContextCompacted
     | ModelFailed
+    | RetryScheduled
+    | BudgetWarning
     | ToolStarted
     | ToolFinished
     | ApprovalRequested
@@ -338,7 +471,9 @@ Event = Annotated[
     | Resumed
     | CancelRequested
     | RuntimeFault
-    | RunFinished,
+    | RunFinished
+    | TextDelta
+    | ToolProgress,
     Field(discriminator="type"),
 ]
 

@@ -54,10 +54,18 @@ def fold_model_failure(state: states.RunState, error: BaseException) -> None:
         turns.interrupt(state)
         return
     details = cause.details if isinstance(cause, ApplicationError) else ()
-    if details:
-        budgets.waste(state, Usage.model_validate(details[0]))
+    budgets.waste(state, wasted(error))
     window = next((detail for detail in details[1:] if isinstance(detail, int)), None)
     turns.fail(state, error_type(error), explain(error), window)
+
+
+def wasted(error: BaseException) -> Usage:
+    """Return the tokens that a failed model call has cost."""
+    cause = error.cause if isinstance(error, ActivityError) and error.cause else error
+    if isinstance(cause, CancelledError):
+        return Usage(estimated=True)
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    return Usage.model_validate(details[0]) if details else Usage()
 
 
 def fold_compaction_failure(state: states.RunState, error: BaseException) -> None:

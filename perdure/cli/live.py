@@ -25,7 +25,7 @@ REFRESH, LOOK = 0.1, 2.0
 """Seconds between two pictures, and between two looks at what is being retried."""
 
 
-_BY_THE_WAY = (ev.RunStarted, ev.WorkerTookOver, ev.ModelFinished, ev.ToolStarted, ev.Said)
+_BY_THE_WAY = (ev.RunStarted, ev.WorkerTookOver, ev.ModelFinished, ev.ToolStarted, ev.Said, ev.Told)
 """What somebody who chats need not see."""
 
 
@@ -253,7 +253,7 @@ class Follower:
         self._screen.refresh()
 
     def _is_shown(self, event: ev.Event) -> bool:
-        if isinstance(event, ev.ModelStarted) or ev.position_key(event.position) <= self._seen:
+        if isinstance(event, ev.ModelStarted | ev.PhaseChanged) or ev.position_key(event.position) <= self._seen:
             return False
         return not self._brief or not (isinstance(event, _BY_THE_WAY) or getattr(event, "status", "") == "completed")
 

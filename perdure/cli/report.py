@@ -82,7 +82,8 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     yield from ("", paint("Timeline", "bold", stream))
     begun = projection.started_at or datetime.now(UTC)
     last = None if projection.ended else _asked(projection.events)
-    shown = [event for event in projection.events if event is last or not isinstance(event, ev.ModelStarted)]
+    aside = (ev.ModelStarted, ev.PhaseChanged)
+    shown = [event for event in projection.events if event is last or not isinstance(event, aside)]
     yield from (story.line(event, begun, stream) for event in shown)
     yield from _work(projection, result, stream)
     if transcript:

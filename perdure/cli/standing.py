@@ -205,7 +205,7 @@ async def _attempt(client: Client, pending: Any) -> Attempt:
     taken = pending.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
     due = pending.next_attempt_schedule_time.ToDatetime(UTC) if pending.HasField("next_attempt_schedule_time") else None
     return Attempt(
-        what=_activity(pending.activity_type.name, pending.activity_id),
+        what=activity_words(pending.activity_type.name, pending.activity_id),
         number=pending.attempt,
         last_failure=explain(await client.temporal.data_converter.decode_failure(pending.last_failure))
         if failed
@@ -215,7 +215,8 @@ async def _attempt(client: Client, pending: Any) -> Attempt:
     )
 
 
-def _activity(kind: str, position: str) -> str:
+def activity_words(kind: str, position: str) -> str:
+    """Return what an activity does, for a person."""
     match kind:
         case _ if kind == MODEL:
             return "model call"
@@ -266,7 +267,7 @@ async def unserved(client: Client, run_id: str, file: str | None = None) -> str 
     if (_undecided(described) or timedelta()) < UNSERVED and left is None:
         return None
     if left and await is_served(client, described.task_queue):
-        what = _activity(left.activity_type.name, left.activity_id)
+        what = activity_words(left.activity_type.name, left.activity_id)
         queue = left.activity_options.task_queue.name
         return f"No worker takes the {what} of run {run_id} (queue {queue}): start one that does. The run waits."
     with contextlib.suppress(ConnectionFailed):  # the store is down

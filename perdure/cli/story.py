@@ -11,7 +11,7 @@ from typing import Literal, TextIO, assert_never
 from perdure import events as ev
 from perdure.budgets import Additions
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
-from perdure.cli.standing import Attempt, Request
+from perdure.cli.standing import Attempt, Request, activity_words
 from perdure.messages import JSON, Content, ContextHealth, Usage
 from perdure.state import STAGED
 
@@ -40,6 +40,9 @@ _NOT_ASKED = {
     "budget": "model not asked: too little is left of the run's budget",
     "price_unknown": "model not asked: its price is not known",
 }
+
+
+_Course = ev.PhaseChanged | ev.Told | ev.RetryScheduled | ev.BudgetWarning | ev.TextDelta | ev.ToolProgress
 
 
 def status_word(status: str, stream: TextIO | None = None) -> str:
@@ -135,6 +138,27 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
         case ev.RunFinished():
             used = f"{tokens(event.usage)}{money(event.cost_usd)}"
             return f"{status_word(event.status, stream)}, {used}{_because(event.reason or '')}"
+        case _:
+            return _went(event, stream)
+
+
+def _went(event: _Course, stream: TextIO) -> str:
+    """Return how the run goes on, in words."""
+    match event:
+        case ev.PhaseChanged():
+            return event.phase.replace("_", " ") + ("" if event.status == "running" else f": {event.status}")
+        case ev.Told():
+            return f"the runtime tells the model{_because(words(event.content))}"
+        case ev.RetryScheduled():
+            tried = safe(activity_words(event.activity, event.activity_id))
+            return f"{tried}: attempt {event.attempt} failed, and another followed{_because(event.message)}"
+        case ev.BudgetWarning():
+            return f"{paint('nearly used up', 'yellow', stream)}: {event.share:.0%} of {event.most} are gone"
+        case ev.TextDelta():
+            return one_line(event.text, 500)
+        case ev.ToolProgress():
+            share = "" if event.fraction is None else f" ({event.fraction:.0%})"
+            return f"{safe(event.name)}: {one_line(event.text, 500)}{share}"
         case _:
             assert_never(event)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, assert_never
 
 from temporalio.api.history.v1 import HistoryEvent
@@ -117,7 +118,7 @@ class People(Telling):
                 told |= {"outcome": wanted.outcome, "reason": wanted.reason}
                 self._tell(ev.Settled, type="settled", **told)
             case Answer():
-                self._tell(ev.Answered, type="answered", text=wanted.text, **told)
+                self._tell(ev.Answered, type="answered", text=wanted.text, duration=self._waited(call), **told)
             case Pause():
                 self._tell(ev.Paused, type="paused", reason=wanted.reason, **told)
             case control.Resumption():
@@ -134,7 +135,11 @@ class People(Telling):
         record = call.decision
         if record:
             told = record.model_dump(include={"approve", "by", "via", "reason", "edited"})
-            self._tell(ev.ApprovalDecided, type="approval_decided", call=call.position, name=call.call.name, **told)
+            told |= {"call": call.position, "name": call.call.name, "duration": self._waited(call)}
+            self._tell(ev.ApprovalDecided, type="approval_decided", **told)
+
+    def _waited(self, call: CallState | None) -> timedelta | None:
+        return self._now - call.asked_at if call and call.asked_at else None
 
     async def _on_timer_started(self, _: Any, event: HistoryEvent) -> None:
         if event.user_metadata.HasField("summary"):

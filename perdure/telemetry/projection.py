@@ -20,7 +20,7 @@ from temporalio.exceptions import CancelledError, FailureError
 
 from perdure import continuing, control, outcomes, turns, undoing
 from perdure import events as ev
-from perdure.failures import error_type, explain, fold_compaction_failure, fold_failure, fold_model_failure
+from perdure.failures import error_type, explain, fold_compaction_failure, fold_failure, fold_model_failure, wasted
 from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, Segment, content_hash
 from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
 from perdure.results import report_of_value
@@ -84,7 +84,6 @@ class Projection(Upkeep):
         started_at: When it was started, or resumed.
         task: What the user said at the start; of a run that was resumed or continued as new, its beginning.
         earlier: What it has put away, as far as it was read.
-        workers: Who had it, in order.
         pending: Activities under way, by the id of the history's event.
     """
 
@@ -92,7 +91,6 @@ class Projection(Upkeep):
         super().__init__(run_id, converter)
         self.started_at: datetime | None = None
         self.task: Content = ""
-        self.workers: list[str] = []
 
     @property
     def entries(self) -> list[Entry]:
@@ -121,10 +119,13 @@ class Projection(Upkeep):
         handler = _HANDLERS.get(event.event_type)
         if handler is not None:
             before = self._standing()
-            if await getattr(self, handler[0])(getattr(event, handler[1]), event) is _GOES_ON:
+            went = await getattr(self, handler[0])(getattr(event, handler[1]), event)
+            if went is _GOES_ON:
                 before = self._standing()
             self._take_early()
             self._tell_changes(before)
+            if went is not _NOT_YET:
+                self._tell_course()
         self.events.extend(self._fresh)
         return self._fresh
 
@@ -139,18 +140,21 @@ class Projection(Upkeep):
         self._staged = {record.position for record in self.state.records if record.status == "staged"}
         if first or not request.executions:
             self.task, self.earlier = request.input, Earlier(before=self.state.before)
+            session = self.state.session.name if self.state.session else ""
+            rules = content_hash(self.state.spec)
+            self._about = {"agent": request.spec.name, "spec_hash": rules, "session": session}
+        self._begin_from(goes_on=bool(request.executions))
         if request.executions:
             self._continue()
             return _GOES_ON
         self._tell(
             ev.RunStarted,
             type="run_started",
-            agent=request.spec.name,
             model=request.spec.model,
-            spec_hash=content_hash(self.state.spec),
             resumed=request.forked_from is None and (request.carried is not None or bool(request.packed)),
             forked_from=request.forked_from,
         )
+        self._tell_opening()
         return None
 
     def _continue(self) -> None:
@@ -158,11 +162,13 @@ class Projection(Upkeep):
         self.pending = {}
         self._forget()
 
-    async def _on_workflow_task(self, attributes: Any, _: HistoryEvent) -> None:
-        # A task that is not recorded yet is shown without identity, and comes again when it is.
-        if attributes.identity and (not self.workers or self.workers[-1] != attributes.identity):
+    async def _on_workflow_task(self, attributes: Any, _: HistoryEvent) -> object:
+        if not attributes.identity:
+            return _NOT_YET
+        if not self.workers or self.workers[-1] != attributes.identity:
             self.workers.append(attributes.identity)
             self._tell(ev.WorkerTookOver, type="worker_took_over", worker=attributes.identity)
+        return None
 
     async def _on_workflow_task_failed(self, attributes: Any, _: HistoryEvent) -> None:
         if attributes.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
@@ -272,8 +278,12 @@ class Projection(Upkeep):
 
     async def _on_activity_started(self, attributes: Any, _: HistoryEvent) -> None:
         activity = self.pending.get(attributes.scheduled_event_id)
-        if activity:
-            activity.started, activity.attempt = self._now, attributes.attempt
+        if not activity:
+            return
+        activity.started, activity.attempt = self._now, attributes.attempt
+        if attributes.attempt > 1:
+            lost = attributes.HasField("last_failure")
+            self._tell_retry(activity, await self._error(attributes.last_failure) if lost else None)
 
     async def _on_activity_completed(self, attributes: Any, _: HistoryEvent) -> None:
         activity = self.pending.pop(attributes.scheduled_event_id, None)
@@ -287,11 +297,11 @@ class Projection(Upkeep):
         elif activity.kind == PROBE:
             probed = await self._decode(activity.payloads, ProbeInput)
             report = await self._decode(payloads, ProbeReport)
-            self._fold_probe(probed.call.position, report)
+            self._fold_probe(probed.call.position, report, activity)
         elif activity.kind == UNDO:
             await self._fold_undo(activity, await self._decode(payloads, UndoReport))
         elif activity.kind == RECALL:
-            self._fold_recall(await self._decode(payloads, RecallReport))
+            self._fold_recall(activity, await self._decode(payloads, RecallReport))
         elif activity.kind == JUDGE:
             self._fold_judgement(activity.id, await self._decode(payloads, Judgement))
         elif activity.kind == PUT_AWAY and activity.leaving:
@@ -320,7 +330,8 @@ class Projection(Upkeep):
             return
         if activity.kind == MODEL and isinstance(error, CancelledError):
             fold_model_failure(state, error)
-            self._tell(ev.ModelFinished, type="model_finished", model=state.spec.model, finish="interrupted")
+            told = {"model": state.spec.model, "finish": "interrupted", "usage": wasted(error), "wasted": wasted(error)}
+            self._tell(ev.ModelFinished, type="model_finished", **told, **self._tries(activity))
         elif activity.kind == COMPACT:
             fold_compaction_failure(state, error)
             await self._tell_compaction(activity, CompactReport(cost_usd=None, message=explain(error)))
@@ -328,11 +339,12 @@ class Projection(Upkeep):
             fold_model_failure(state, error)
             if state.pressure.due:
                 return  # what is told is the compaction that follows
-            self._tell(ev.ModelFailed, type="model_failed", error_type=error_type(error), message=explain(error))
+            told = {"error_type": error_type(error), "message": explain(error), "usage": wasted(error)}
+            self._tell(ev.ModelFailed, type="model_failed", **told, **self._tries(activity))
         elif activity.kind == UNDO:
             await self._fold_undo(activity, UndoReport(status="failed", message=explain(error)))
         elif activity.kind == RECALL:
-            self._fold_recall(RecallReport(problem=explain(error)))
+            self._fold_recall(activity, RecallReport(problem=explain(error)))
         elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
             tool = state.spec.tool(call.call.name)
             if tool:
@@ -371,20 +383,20 @@ class Projection(Upkeep):
             calls=[f"{state.steps}.{index} {call.name}" for index, call in enumerate(turn.message.calls, 1)],
             finish=turn.finish,
             usage=turn.usage + turn.wasted,
+            wasted=turn.wasted,
             cost_usd=turn.cost_usd,
             fallback=turn.fallback,
             context=turn.context,
-            attempt=activity.attempt,
-            duration=self._now - activity.started if activity.started else None,
+            **self._tries(activity),
         )
 
-    def _fold_probe(self, position: str, report: ProbeReport) -> None:
+    def _fold_probe(self, position: str, report: ProbeReport, activity: Activity) -> None:
         state = self._require()
         call = state.find(position)
         if call is None:
             return
         told = {"call": position, "name": call.call.name, "outcome": report.outcome, "message": report.message}
-        self._tell(ev.Probed, type="probed", **told)
+        self._tell(ev.Probed, type="probed", **told, **self._tries(activity))
         outcomes.fold_probe(state, call, report)
 
     async def _fold_undo(self, activity: Activity, report: UndoReport) -> None:
@@ -392,13 +404,12 @@ class Projection(Upkeep):
         if effect := undoing.find(self._require(), undone.call.position):
             undoing.fold(self._require(), effect, report)
             told = {"call": effect.position, "name": effect.name, "status": effect.status, "message": effect.message}
-            self._tell(ev.Undone, type="undone", attempt=activity.attempt, **told)
+            self._tell(ev.Undone, type="undone", **told, **self._tries(activity))
 
     def _finished(self, call: CallState, activity: Activity) -> None:
         """Tell of a call that was executed and has its result now."""
         if call.status is CallStatus.CLOSED:
-            duration = self._now - activity.started if activity.started else None
-            self._tell_result(outcomes.record_of(call), attempt=activity.attempt, duration=duration)
+            self._tell_result(outcomes.record_of(call), **self._tries(activity))
 
     async def _words(self, failure: Failure) -> str:
         error = await self._error(failure)
@@ -415,6 +426,9 @@ _OUTRUN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
 
 _GOES_ON = object()
 """What the start of an execution gives that goes on from another: nothing of what stands then has just happened."""
+
+_NOT_YET = object()
+"""What a task of the workflow gives that is shown without identity: not recorded yet, it comes again when it is."""
 
 _NO_CALLS = (COMPACT, PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
 """Activities whose id is not that of the call that they execute."""

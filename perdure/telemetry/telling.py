@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from itertools import takewhile
+from typing import Any, TypeVar, cast
 
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
 
+from perdure import budgets, outcomes
 from perdure import events as ev
-from perdure import outcomes
-from perdure.messages import CallRecord, RunResult
-from perdure.state import CallState, CallStatus, RunState
+from perdure.messages import CallRecord, Entry, RunResult, UserMessage
+from perdure.phases import phase_of
+from perdure.state import CallState, CallStatus, Phase, RunState
+from perdure.steps import Finish, Wait, next_step
 
 T = TypeVar("T")
+
+
+def _is_ours(entry: Entry) -> bool:
+    return isinstance(entry, UserMessage) and entry.source == "runtime"
 
 
 class Telling:
@@ -25,6 +32,7 @@ class Telling:
         events: All events so far.
         ended: How it ended, or None.
         executions: How many came before the one that was read last.
+        workers: Who had it, in order.
     """
 
     def __init__(self, run_id: str, converter: DataConverter) -> None:
@@ -33,6 +41,11 @@ class Telling:
         self.events: list[ev.Event] = []
         self.ended: RunResult | None = None
         self.executions = 0
+        self.workers: list[str] = []
+        self._about: dict[str, str] = {}
+        self._length = 0
+        self._near: set[budgets.LimitName] = set()
+        self._phase: tuple[Phase, str] = (Phase.INITIALIZING, "running")
         self._converter = converter
         self._records = 0
         self._staged: set[str] = set()
@@ -44,7 +57,7 @@ class Telling:
     def _tell(self, kind: type[ev.EventBase], **fields: Any) -> None:
         fields.setdefault("step", self.state.steps if self.state else 0)
         position = f"{self.executions * ev.EXECUTION + self._event_id}.{len(self._fresh)}"
-        event = kind(run_id=self.run_id, position=position, time=self._now, **fields)
+        event = kind(run_id=self.run_id, position=position, time=self._now, **self._about, **fields)
         self._fresh.append(event)  # type: ignore[arg-type] # every EventBase here is a member of the union
 
     def _standing(self) -> dict[str, CallStatus]:
@@ -77,6 +90,44 @@ class Telling:
         if state.short and state.short != self._short:
             self._tell(ev.Paused, type="paused", reason=state.short)
         self._short = state.short
+
+    def _begin_from(self, *, goes_on: bool) -> None:
+        """Take an execution's opening state as what has been told of already; `goes_on` if the run has begun before."""
+        state = self._require()
+        self._length, self._near = state.length, set(budgets.near(state))
+        self._phase = self._phase_now() if goes_on else (Phase.INITIALIZING, "running")
+
+    def _tell_opening(self) -> None:
+        """Tell what the runtime says to the model before anything else: in a run that was resumed, or forked."""
+        for entry in reversed(list(takewhile(_is_ours, reversed(self._require().messages)))):
+            self._tell(ev.Told, type="told", content=cast("UserMessage", entry).content)
+
+    def _tell_course(self) -> None:
+        """Tell what the runtime has put into the conversation, which limits are near, and what is being done now.
+
+        After all else: positions of what older versions knew of stay as they were.
+        """
+        state = self._require()
+        fresh = min(max(state.length - self._length, 0), len(state.messages))
+        self._length = state.length
+        for entry in state.messages[len(state.messages) - fresh :]:
+            if _is_ours(entry):
+                self._tell(ev.Told, type="told", content=cast("UserMessage", entry).content)
+        near = budgets.near(state)
+        for name in [name for name in near if name not in self._near and not self.ended]:
+            most = budgets.in_words(state.limits, name)
+            self._tell(ev.BudgetWarning, type="budget_warning", limit=name, share=near[name], most=most)
+        self._near = set(near)
+        if self.workers and not self.ended and (now := self._phase_now()) != self._phase:
+            (before, _), self._phase = self._phase, now
+            self._tell(ev.PhaseChanged, type="phase_changed", phase=now[0], status=now[1], before=before)
+
+    def _phase_now(self) -> tuple[Phase, str]:
+        """Return what the run does, and what it waits for, as the workflow decides it."""
+        step = next_step(self._require())
+        if isinstance(step, Finish):
+            return Phase.POST_PROCESSING, "running"
+        return phase_of(step, self._require(), self._phase[0]), step.status if isinstance(step, Wait) else "running"
 
     def _tell_request(self, call: CallState) -> None:
         self._tell(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
 
 from perdure import continuing, pressure, recalling
 from perdure import events as ev
+from perdure.failures import error_type, explain
 from perdure.messages import CallRecord, Entry, Segment
 from perdure.reports import CompactReport, RecallReport
 from perdure.telemetry.lending import Lending
-from perdure.wire import COMPACT, RECALL, CompactInput, PutAway
+from perdure.wire import COMPACT, MODEL, RECALL, CompactInput, PutAway
 
 
 @dataclass
@@ -87,18 +89,39 @@ class Upkeep(Lending):
             usage=report.usage,
             cost_usd=report.cost_usd,
             message=report.message,
-            attempt=activity.attempt,
-            duration=self._now - activity.started if activity.started else None,
+            **self._tries(activity),
         )
         outcome = self._require().outcome
         if outcome and outcome.failure == pressure.TOO_LONG:  # nothing could be done about what its provider said
             told = {"error_type": outcome.failure, "message": outcome.reason or ""}
             self._tell(ev.ModelFailed, type="model_failed", **told)
 
-    def _fold_recall(self, report: RecallReport) -> None:
+    def _fold_recall(self, activity: Activity, report: RecallReport) -> None:
         recalling.fold(self._require(), report)
         facts = len(report.message.facts) if report.message else 0
-        self._tell(ev.Recalled, type="recalled", facts=facts, problem=report.problem)
+        self._tell(ev.Recalled, type="recalled", facts=facts, problem=report.problem, **self._tries(activity))
+        if report.message:
+            self._tell(ev.Told, type="told", content=report.message.content)
+            self._length += 1  # it stands before what the user says
+
+    def _tries(self, activity: Activity) -> dict[str, Any]:
+        """Return what an event tells of the attempt that has just ended."""
+        return {"attempt": activity.attempt, "duration": self._now - activity.started if activity.started else None}
+
+    def _tell_retry(self, activity: Activity, error: BaseException | None) -> None:
+        state = self._require()
+        call = state.find(activity.id.partition("?")[0].removeprefix("undo "))
+        told = {"error_type": error_type(error), "message": explain(error)} if error else {}
+        self._tell(
+            ev.RetryScheduled,
+            type="retry_scheduled",
+            step=state.steps + (activity.kind == MODEL),
+            activity=activity.kind,
+            activity_id=activity.id,
+            call=call.position if call else "",
+            attempt=activity.attempt - 1,
+            **told,
+        )
 
     def _put_away(self, part: continuing.Part, segment: Segment) -> None:
         state = self._require()

@@ -17,6 +17,7 @@ from perdure.cli.live import Board
 from perdure.cli.output import Misuse, as_json, columns, one_line, safe, span
 from perdure.errors import AgentNotFound, RunNotFound, ToolDefinitionError
 from perdure.messages import Usage
+from perdure.state import Phase
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON: dict[str, Any] = {"run_id": "r", "position": "1.0", "time": NOW}
@@ -135,6 +136,32 @@ def test_an_event_cannot_smuggle_control_characters_into_its_line():
         (
             ev.DecisionRefused(type="decision_refused", name="aprove", via="signal", reason="No such.", **COMMON),
             "aprove (signal) was refused: No such.",
+        ),
+        (
+            ev.PhaseChanged(
+                type="phase_changed", phase=Phase.WAITING, before=Phase.GENERATING, status="waiting_approval", **COMMON
+            ),
+            "waiting: waiting_approval",
+        ),
+        (
+            ev.RetryScheduled(
+                type="retry_scheduled",
+                activity="perdure.model",
+                activity_id="2",
+                attempt=1,
+                message="The worker that executed it was lost.",
+                **COMMON,
+            ),
+            "model call: attempt 1 failed, and another followed: The worker that executed it was lost.",
+        ),
+        (
+            ev.BudgetWarning(type="budget_warning", limit="steps", share=0.8, most="15 steps", **COMMON),
+            "nearly used up: 80% of 15 steps are gone",
+        ),
+        (ev.Told(type="told", content="Stop.\x1b[2J", **COMMON), "the runtime tells the model: Stop.\\x1b[2J"),
+        (
+            ev.ToolProgress(type="tool_progress", call="1.1", name="look", text="12 hotels", fraction=0.5, **COMMON),
+            "look: 12 hotels (50%)",
         ),
     ],
 )

@@ -41,12 +41,16 @@ async def test_run_is_told_from_start_to_end_with_durations_and_the_same_state_a
     assert history.story() == [
         "run_started",
         "worker_took_over",
+        "phase_changed",
         "model_started",
         "model_finished",
+        "phase_changed",
         "tool_started",
         "tool_finished",
+        "phase_changed",
         "model_started",
         "model_finished",
+        "phase_changed",
         "run_finished",
     ]
     model, tool, end = history.told("model_finished")[0], history.told("tool_finished")[0], history.told()[-1]

@@ -5,6 +5,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent, WorkflowTaskStartedEventAttributes
 
 from perdure.engine.converter import data_converter
+from perdure.events import WorkerTookOver
 from perdure.policies import AgentSpec
 from perdure.state import begin
 from perdure.telemetry.projection import Projection
@@ -29,4 +30,6 @@ async def test_task_that_is_not_recorded_yet_is_no_other_worker(projection):
     for event in (task_started(3, "first"), task_started(9, ""), task_started(9, "first"), task_started(12, "second")):
         await projection.feed(event)
     assert projection.workers == ["first", "second"]
-    assert [event.worker for event in projection.events] == ["first", "second"]
+    told = [event.worker for event in projection.events if isinstance(event, WorkerTookOver)]
+    assert told == ["first", "second"]
+    assert len({event.position for event in projection.events}) == len(projection.events)
