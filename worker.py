@@ -22,6 +22,7 @@ from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.learning import Learning
+from perdure.activities.ledger import usage_copy
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.put_away import Archivist
@@ -82,13 +83,13 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         conversations = Conversations(settings.cache_bytes, load)
         recollection = Recollection(store, by_name, conversations, load)
         edge = Edge(settings)
-        learning = Learning(client, store, edge, load)
+        learning = Learning(client, store, store, edge, load)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
         safe = Safe(store, settings)
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection, safe=safe)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         others: list[Callable[..., Any]] = [
-            *(Afterwards(client, store).archive, sessions.end_turn),
+            *(Afterwards(client, store, [usage_copy(store, load)]).archive, sessions.end_turn),
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
         ]

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any, Literal
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -15,6 +16,7 @@ from perdure.activities.providers import UnknownProvider
 from perdure.budgets import Allowance
 from perdure.errors import ModelError
 from perdure.messages import Usage
+from perdure.reports import Spent
 from perdure.results import short
 
 _AT_ONCE = timedelta(milliseconds=1)
@@ -108,6 +110,7 @@ class Attempt:
         self._seconds = allowance.seconds
         self._pulse = pulse
         self.tried = pulse.tried
+        self._begun = self.tried.begun
 
     @property
     def model(self) -> str:
@@ -141,13 +144,31 @@ class Attempt:
 
     def begin(self, tokens: int) -> None:
         """Note that a request is sent: should this worker be lost now, its tokens are."""
-        self.tried = self.tried.model_copy(update={"place": None})
-        self._pulse.keep(self.tried.model_copy(update={"sent": tokens}))
+        self.tried, self._begun = self.tried.model_copy(update={"place": None}), datetime.now(UTC)
+        self._pulse.keep(self.tried.model_copy(update={"sent": tokens, "begun": self._begun}))
 
-    def waste(self, usage: Usage, cost_usd: Decimal | None) -> None:
-        """Count what a request has cost that gave nothing; one that did has, unless its reply gets recorded."""
-        costs = added(self.tried.cost_usd, cost_usd)
-        self.tried = self.tried.model_copy(update={"wasted": self.tried.wasted + usage, "cost_usd": costs, "sent": 0})
+    def waste(
+        self,
+        usage: Usage,
+        cost_usd: Decimal | None,
+        status: Literal["ok", "failed", "lost"],
+        why: str = "",
+        *,
+        now: datetime | None = None,
+    ) -> None:
+        """Count what a request has cost that gave nothing; one that did has, unless its reply gets recorded.
+
+        Args:
+            status: As in `Spent`, like `why`.
+            now: When it ended; None: it is not known.
+        """
+        spent, begun, self._begun = self.tried.spent, self._begun, None
+        if begun or usage != Usage():  # else nothing was sent: it has no key, say
+            took = now - begun if now and begun else None
+            told = {"model": self.model, "usage": usage, "cost_usd": cost_usd, "at": begun, "took": took}
+            spent = Spent(status=status, why=why, **told).after(spent)
+        changes = {"wasted": self.tried.wasted + usage, "cost_usd": added(self.tried.cost_usd, cost_usd)}
+        self.tried = self.tried.model_copy(update={**changes, "spent": spent, "sent": 0, "begun": None})
         self._pulse.keep(self.tried)
 
     def in_time(self, delay: timedelta) -> bool:
@@ -176,8 +197,9 @@ class Attempt:
         return f"{which}: {_joined(self.tried, f'{self.model}: {_brief(words)}')}."
 
     def ended(self, kind: str, words: str, *details: object) -> ApplicationError:
-        """Return what the engine is told of a call that is not to be tried again, with the tokens that it has cost."""
-        return ApplicationError(words, self.tried.wasted, *details, type=kind, non_retryable=True)
+        """Return what the engine is told of a call that is not to be tried again, with what it has cost."""
+        told = costs_of(self.tried)
+        return ApplicationError(words, told[0], *details, *told[1:], type=kind, non_retryable=True)
 
     def later(self, kind: str, words: str, delay: timedelta = _AT_ONCE, **changes: object) -> ApplicationError:
         """Return what the engine is told of an attempt to be made again after `delay`, which uses up no try."""
@@ -194,6 +216,11 @@ class Attempt:
         self._pulse.leave(following)
         failure = AtOnce if delay is _AT_ONCE else ApplicationError
         return failure(short(words), type=kind, next_retry_delay=delay)
+
+
+def costs_of(tried: Tried) -> list[Any]:
+    """Return what a failure tells of what a call has cost: tokens, and the requests, if there were any."""
+    return [tried.wasted, *([tried.spent] if tried.spent else [])]
 
 
 def added(one: Decimal | None, other: Decimal | None) -> Decimal | None:

@@ -95,6 +95,7 @@ class CompactActivities:
             after=ContextHealth(tokens=after, window=window if entry else believed),
             usage=pulse.tried.wasted,
             cost_usd=pulse.tried.cost_usd,
+            spent=pulse.tried.spent,
             message=". ".join(part.rstrip(".") for part in (problem, pen.problem) if part),
         )
 
@@ -185,4 +186,4 @@ def _plain(settings: ModelSettings, *, other: bool) -> ModelSettings:
 
 def _broken_off(tried: Tried) -> CompactReport:
     """Return what a compaction has cost that was broken off."""
-    return CompactReport(usage=tried.wasted, cost_usd=tried.cost_usd)
+    return CompactReport(usage=tried.wasted, cost_usd=tried.cost_usd, spent=tried.spent)

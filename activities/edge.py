@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import cast
@@ -30,6 +30,7 @@ from perdure.messages import Usage
 from perdure.models import Model, ModelReply, ModelRequest
 from perdure.models.dialect import request_tokens, usage_of_part
 from perdure.policies import ModelSettings
+from perdure.reports import Spent
 from perdure.settings import Settings
 
 _DOWN = frozenset({"connection", "timeout", "server", "overloaded"})
@@ -60,6 +61,7 @@ class Answer:
         wasted: Tokens of the attempts before that failed half-way.
         cost_usd: Of all attempts; None where a price is not known.
         fallback: Why none of those before it did, in the words of each; "" where it was the first.
+        spent: The requests of those attempts, oldest first.
     """
 
     reply: ModelReply
@@ -67,6 +69,7 @@ class Answer:
     wasted: Usage
     cost_usd: Decimal | None
     fallback: str
+    spent: list[Spent]
 
 
 class Edge:
@@ -97,7 +100,8 @@ class Edge:
         """
         attempt, began = Attempt(models, allowance, pulse), self._clock()
         if attempt.tried.sent:
-            self._lose(attempt, asked.settings, Usage(input_tokens=attempt.tried.sent, estimated=True))
+            lost = Usage(input_tokens=attempt.tried.sent, estimated=True)
+            attempt.waste(lost, _price(attempt, asked.settings, lost), "lost", "worker")
         while True:
             try:
                 return await self._ask(attempt, asked, allowance)
@@ -123,9 +127,9 @@ class Edge:
         reply = await self._send(attempt, limited, settings, tokens, place)
         self._learn(attempt, settings, reply, estimated)
         before, cost_usd = attempt.tried, _price(attempt, settings, reply.usage, reply.model)
-        attempt.waste(reply.usage, cost_usd)  # until it is recorded
+        attempt.waste(reply.usage, cost_usd, "ok", now=datetime.now(UTC))  # until it is recorded
         total = added(before.cost_usd, cost_usd)
-        return Answer(reply, attempt.model, before.wasted, total, before.reason)
+        return Answer(reply, attempt.model, before.wasted, total, before.reason, before.spent)
 
     def _limited(self, attempt: Attempt, asked: ModelRequest, allowance: Allowance, tokens: int) -> ModelRequest:
         """Return the request, its reply limited to what the run may still spend."""
@@ -165,13 +169,13 @@ class Edge:
             reply = await self._guarded(attempt, replace(asked, on_text=heard.append), settings, tokens)
         except asyncio.CancelledError:
             part = usage_of_part(asked, sum(map(len, heard)))
-            self._lose(attempt, settings, part)
+            self._lose(attempt, settings, part, "broken_off")
             throttle.correct(place, tokens, part.input_tokens + part.output_tokens)
             raise
         except ModelError as error:
             half_way = Usage(input_tokens=tokens, estimated=True) if error.kind == "timeout" else Usage()
             lost = error.usage or half_way
-            self._lose(attempt, settings, lost)
+            self._lose(attempt, settings, lost, error.kind)
             throttle.correct(place, tokens, lost.input_tokens + lost.output_tokens)
             if error.kind in _REFUSES:
                 until = self._clock() + self._settings.breaker_open.total_seconds()
@@ -199,7 +203,7 @@ class Edge:
             end = "answered"
         except TimeoutError:
             if left is not None and left < patience:
-                self._lose(attempt, settings, Usage(input_tokens=tokens, estimated=True))
+                self._lose(attempt, settings, Usage(input_tokens=tokens, estimated=True), "budget")
                 raise attempt.ended("budget", f"The run's time is up: {attempt.model} had not answered yet.") from None
             end = "failed"
             text = f"{attempt.model} did not answer within {settings.timeout.total_seconds():g} s."
@@ -211,9 +215,10 @@ class Edge:
             breaker.leave(entered, end)
         return reply
 
-    def _lose(self, attempt: Attempt, settings: ModelSettings, lost: Usage) -> None:
+    def _lose(self, attempt: Attempt, settings: ModelSettings, lost: Usage, why: str) -> None:
         """Count what a request has cost that gave no reply."""
-        attempt.waste(lost, _price(attempt, settings, lost))
+        price, now = _price(attempt, settings, lost), datetime.now(UTC)
+        attempt.waste(lost, price, "lost" if why == "broken_off" else "failed", why, now=now)
 
     def _learn(self, attempt: Attempt, settings: ModelSettings, reply: ModelReply, estimated: int) -> None:
         """Take from a reply how a model counts tokens, and that it takes no larger limit of a reply."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from decimal import Decimal
 
+from pydantic import Field
 from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError
 from temporalio.service import RPCError
 
 from perdure.messages import Data, Usage
+from perdure.reports import Spent
 
 
 class Tried(Data):
@@ -24,7 +27,9 @@ class Tried(Data):
         place: Its place in the queue for that model's tokens per minute, where the next attempt need not join again.
         queue: The worker whose queue it is.
         sent: Input tokens of a request under way. Still set at the next attempt, it was lost with its worker.
+        begun: When that request was sent.
         wasted: Of the attempts that failed half-way.
+        spent: All requests that have ended, oldest first.
         cost_usd: Of those; None where a price is not known.
         uncapped: True if the provider has refused the limit of a reply that the run's budget asks for.
     """
@@ -35,6 +40,8 @@ class Tried(Data):
     place: float | None = None
     queue: str = ""
     sent: int = 0
+    begun: datetime | None = None
+    spent: list[Spent] = Field(default_factory=list[Spent])
     wasted: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)
     uncapped: bool = False
@@ -46,6 +53,7 @@ class Pulse:
     def __init__(self) -> None:
         self._details = list(activity.info().heartbeat_details)
         self._left = False
+        self._kept = False
 
     @property
     def tried(self) -> Tried:
@@ -53,13 +61,18 @@ class Pulse:
         return Tried.model_validate(self._details[0]) if self._details else Tried()
 
     def keep(self, tried: Tried) -> None:
-        """Leave `tried` to the attempts after this one, with the next heartbeat."""
-        self._details = [tried]
+        """Leave `tried` to the attempts after this one, with the next heartbeat, which is soon."""
+        self._details, self._kept = [tried], True
 
     def leave(self, tried: Tried) -> None:
         """Leave `tried` to the attempts after this one, which is about to fail."""
         self.keep(tried)
         self._left = True
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it keeps something that it was not left."""
+        return self._kept
 
     async def deliver(self) -> None:
         """See to it that the engine has what is left before it hears of the failure; its own heartbeats may be late."""
@@ -96,12 +109,18 @@ async def heartbeats() -> AsyncGenerator[Pulse]:
 PROMPT, RATE = 0.6, 80
 """Seconds between two heartbeats at least, and how many a second a worker sends, up to three per heartbeat timeout."""
 
+EARLY = 0.1
+"""Seconds after which it is told that a request was sent: one that was lost before that is never heard of."""
+
 _beating: set[Pulse] = set()
 
 
 async def _beat(pulse: Pulse, longest: float) -> None:
     _beating.add(pulse)
     try:
+        await asyncio.sleep(min(longest, max(EARLY, len(_beating) / RATE)))
+        if pulse.has_news:
+            pulse.beat()
         while True:  # waiting first: a quick call then costs the server no request but its result
             await asyncio.sleep(min(longest, max(PROMPT, len(_beating) / RATE)))
             pulse.beat()

@@ -9,8 +9,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure import learning
 from perdure.activities.edge import Answer, Edge
 from perdure.activities.ends import until_ended
-from perdure.activities.heartbeats import Pulse, heartbeats
-from perdure.activities.stores import Memories
+from perdure.activities.heartbeats import Pulse, Tried, heartbeats
+from perdure.activities.ledger import requests_of
+from perdure.activities.stores import Ledger, Memories
 from perdure.budgets import Allowance
 from perdure.learning import MOST_NOTES, Grounds, Picked, Said
 from perdure.memory import Circle, Fact, circle_of
@@ -35,13 +36,15 @@ class Learning:
     Args:
         client: To read what was said in a run.
         memories: Where facts are kept.
+        ledger: Where it is noted what that has used.
         edge: By which models are asked.
         load: Reads what was put away.
     """
 
-    def __init__(self, client: Client, memories: Memories, edge: Edge, load: Load) -> None:
+    def __init__(self, client: Client, memories: Memories, ledger: Ledger, edge: Edge, load: Load) -> None:
         self._client = client
         self._memories = memories
+        self._ledger = ledger
         self._edge = edge
         self._load = load
 
@@ -59,7 +62,16 @@ class Learning:
             if state is None or circle is None:
                 return LearnReport()
             here = circle.model_copy(update={"namespace": activity.info().namespace})
-            return await self._learn(state, here, pulse)
+            try:
+                return await self._learn(state, here, pulse)
+            finally:
+                await self._note(state, here, pulse.tried)
+
+    async def _note(self, state: RunState, circle: Circle, tried: Tried) -> None:
+        """Note what was used so far; a store that is down has the activity tried again."""
+        at = activity.info().scheduled_time
+        common = {"namespace": circle.namespace, "run_id": state.run_id, "position": "memory", "at": at}
+        await self._ledger.keep_usage(requests_of(state, "memory", tried.spent, common))
 
     @activity.defn(name=REMEMBER)
     async def remember(self, request: RememberInput) -> list[str]:

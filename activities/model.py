@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from perdure import variables
 from perdure.activities import windows
+from perdure.activities.attempts import costs_of
 from perdure.activities.conversations import Conversations, asking
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
@@ -93,6 +94,7 @@ class ModelActivities:
             "cost_usd": answer.cost_usd,
             "model": answer.model if answer.model != spec.model else "",
             "fallback": answer.fallback,
+            "spent": answer.spent,
             "context": health.model_copy(update={"tokens": counted}),
         }
         return _recordable(turn.model_copy(update=spent))
@@ -140,6 +142,7 @@ async def guarded(pulse: Pulse, work: Callable[[], Awaitable[T]], broken_off: Ca
         return await work()
     except asyncio.CancelledError:
         if not _is_wanted_back():
+            pulse.leave(pulse.tried)
             raise
         return broken_off(pulse.tried)
     except _PASSED_ON:
@@ -168,7 +171,8 @@ def _is_wanted_back() -> bool:
 def _broken_off(tried: Tried) -> ModelTurn:
     """Return what a call has cost that was broken off."""
     message = AssistantMessage(role="assistant")
-    return ModelTurn(message=message, finish="interrupted", usage=tried.wasted, cost_usd=tried.cost_usd)
+    used = {"usage": tried.wasted, "cost_usd": tried.cost_usd, "spent": tried.spent}
+    return ModelTurn.model_validate({"message": message, "finish": "interrupted", **used})
 
 
 def _defect(error: BaseException, pulse: Pulse) -> ApplicationError:
@@ -176,4 +180,4 @@ def _defect(error: BaseException, pulse: Pulse) -> ApplicationError:
     tried = pulse.tried
     pulse.leave(tried.model_copy(update={"failed": tried.failed + 1, "sent": 0}))
     final = tried.failed + 1 >= _DEFECT_TRIES
-    return ApplicationError(words(error), tried.wasted, type="internal_error", non_retryable=final)
+    return ApplicationError(words(error), *costs_of(tried), type="internal_error", non_retryable=final)

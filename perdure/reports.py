@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
@@ -22,6 +22,40 @@ from perdure.messages import (
 )
 
 
+class Spent(Data):
+    """One request to a model, as the activity that made it tells of it.
+
+    Attributes:
+        model: As the agent names it: PROVIDER:NAME.
+        status: `ok` where it gave a reply, `failed`, or `lost`: with its worker, or since it was broken off.
+        why: Of what kind its failure was, in a word.
+        usage: What it used; estimated where no provider said.
+        cost_usd: None where a price is not known.
+        at: When it was sent.
+        took: Until it had ended.
+        times: So many in a row ended like that and used nothing, as those do that are held off.
+    """
+
+    model: str
+    status: Literal["ok", "failed", "lost"] = "failed"
+    why: str = ""
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = Decimal(0)
+    at: datetime | None = None
+    took: timedelta | None = None
+    times: int = 1
+
+    def after(self, before: list[Spent]) -> list[Spent]:
+        """Return `before` with this one: the last one counts it, where it is just like that and used nothing."""
+        last = before[-1] if before else None
+        like = last and (last.model, last.status, last.why) == (self.model, self.status, self.why)
+        if last is None or not like or {last.usage, self.usage} != {Usage()}:
+            return [*before, self]
+        ended = self.at + self.took if self.at and self.took else None
+        changes = {"times": last.times + self.times, "took": ended - last.at if ended and last.at else None}
+        return [*before[:-1], last.model_copy(update=changes)]
+
+
 class ModelTurn(Data):
     """A model's reply, parsed, validated, judged and counted by the activity that got it.
 
@@ -35,6 +69,7 @@ class ModelTurn(Data):
         served: That model in the provider's words, which may be more exact.
         fallback: Why those before it did not, in the words of each, for a person; "" where it is the agent's first.
         context: How full the model's context is with this request.
+        spent: The requests of `wasted`, oldest first.
     """
 
     message: AssistantMessage
@@ -46,6 +81,7 @@ class ModelTurn(Data):
     served: str = ""
     fallback: str = ""
     context: ContextHealth | None = None
+    spent: list[Spent] = Field(default_factory=list[Spent])
 
 
 class CompactReport(Data):
@@ -59,6 +95,7 @@ class CompactReport(Data):
         usage: Of the model calls made for it, attempts that failed half-way included.
         cost_usd: Of those. None where a price is not known.
         message: What did not go as it should, for a person, such as why no model wrote the summary.
+        spent: The requests made for it, oldest first.
     """
 
     entry: Compaction | None = None
@@ -68,6 +105,7 @@ class CompactReport(Data):
     usage: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)
     message: str = ""
+    spent: list[Spent] = Field(default_factory=list[Spent])
 
 
 class Unshaped(Data):

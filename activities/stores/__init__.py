@@ -18,6 +18,7 @@ from perdure.messages import JSON, Data, RunResult, Segment
 from perdure.policies import AgentSpec, Scope
 from perdure.sealing import Keyring, keyring
 from perdure.settings import Settings
+from perdure.usage import UsageRow
 
 # -- catalogue ---------------------------------------------------------------------------------------------
 
@@ -348,7 +349,36 @@ class Vault(Protocol):
         ...
 
 
-class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Protocol):
+# -- usage -------------------------------------------------------------------------------------------------
+
+
+class Ledger(Protocol):
+    """What runs have used. Rows outlive the runs: nothing in them was said by anybody."""
+
+    async def keep_usage(self, rows: Sequence[UsageRow]) -> None:
+        """Keep `rows`, each in place of the one of the same key. Safe to repeat."""
+        ...
+
+    async def usage(
+        self,
+        namespace: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        agent: str | None = None,
+        run_id: str | None = None,
+        tenant: str | None = None,
+        session: str | None = None,
+    ) -> list[UsageRow]:
+        """Return rows, oldest first: of requests that were made from `since` on and before `until`."""
+        ...
+
+    async def drop_usage(self, namespace: str, before: datetime) -> int:
+        """Delete the rows of requests that were made before then; return how many there were."""
+        ...
+
+
+class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Protocol):
     """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down; see `patience`.
 
     A method goes on to its end where its caller is cancelled; each may be repeated.

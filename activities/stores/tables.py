@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Dialect,
@@ -152,4 +153,27 @@ SECRETS = Table(
     Column("sealed", LargeBinary, nullable=False),
     Column("kept_at", UTCDateTime, nullable=False),
     Index("perdure_secrets_kept_at", "namespace", "kept_at"),
+)
+
+USAGE = Table(
+    "perdure_usage",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("run_id", String, primary_key=True),
+    Column("position", String, primary_key=True),
+    Column("at", UTCDateTime, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("time", UTCDateTime, nullable=False),  # when the request was made
+    Column("kind", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("tenant", String, nullable=False),
+    Column("session", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("estimated", Boolean, nullable=False),
+    Column("body", JSON, nullable=False),
+    Index("perdure_usage_time", "namespace", "time"),
 )

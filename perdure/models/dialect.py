@@ -14,6 +14,7 @@ from perdure.context import Once
 from perdure.errors import ModelError
 from perdure.messages import JSON, AssistantMessage, Content, Message, TextPart, ToolMessage, Usage, UserMessage
 from perdure.models import ModelReply, ModelRequest, RawCall
+from perdure.policies import ToolSpec
 from perdure.results import render_result
 from perdure.sensitive import CONCEAL, KIND
 
@@ -282,9 +283,19 @@ def usage_of_part(request: ModelRequest, characters: int) -> Usage:
 
 def request_tokens(request: ModelRequest) -> int:
     """Return an estimate of the tokens of a request, its tools included: 4 bytes a token, attachments flat."""
-    tools = sum(_bytes(t.name) + _bytes(t.description) + _bytes(to_text(t.parameters)) for t in request.tools)
-    messages = sum(_sizes.get(message, "", partial(_message_bytes, message)) for message in request.messages)
-    return _tokens(_bytes(request.instructions) + tools + messages)
+    messages = sum(message_bytes(message) for message in request.messages)
+    return _tokens(instruction_bytes(request.instructions, request.tools) + messages)
+
+
+def instruction_bytes(instructions: str, tools: Sequence[ToolSpec]) -> int:
+    """Return how large what stands before a conversation is."""
+    described = sum(_bytes(t.name) + _bytes(t.description) + _bytes(to_text(t.parameters)) for t in tools)
+    return _bytes(instructions) + described
+
+
+def message_bytes(message: Message) -> int:
+    """Return how large a message is; an attachment counts as a flat number of tokens."""
+    return _sizes.get(message, "", partial(_message_bytes, message))
 
 
 _sizes: Once[int] = Once()

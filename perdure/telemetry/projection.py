@@ -241,6 +241,7 @@ class Projection(Upkeep):
         if kind == MODEL:
             request = await self._decode(attributes.input.payloads, ModelInput)
             state.ran = request.ran
+            self.pending[event.event_id].asking = self._asking("model", request)
             turns.open_turn(state, answer_only=request.answer_only)
             model, last = state.spec.model, request.answer_only
             self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
@@ -281,6 +282,8 @@ class Projection(Upkeep):
         if not activity:
             return
         activity.started, activity.attempt = self._now, attributes.attempt
+        if activity.asking:
+            activity.asking.start(attributes.attempt, self._now)
         if attributes.attempt > 1:
             lost = attributes.HasField("last_failure")
             self._tell_retry(activity, await self._error(attributes.last_failure) if lost else None)
@@ -328,6 +331,7 @@ class Projection(Upkeep):
         state = self._require()
         if activity is None:
             return
+        activity.fail(error, self._now)
         if activity.kind == MODEL and isinstance(error, CancelledError):
             fold_model_failure(state, error)
             told = {"model": state.spec.model, "finish": "interrupted", "usage": wasted(error), "wasted": wasted(error)}
@@ -373,6 +377,8 @@ class Projection(Upkeep):
     def _fold_turn(self, turn: ModelTurn, activity: Activity) -> None:
         state = self._require()
         turns.fold_turn(state, turn, self._now)
+        if activity.asking:
+            activity.asking.reply(turn, self._now)
         if turn.finish == "full":
             return  # what is told is the compaction that follows
         self._tell(

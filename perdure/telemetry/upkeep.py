@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
@@ -15,8 +15,9 @@ from perdure import events as ev
 from perdure.failures import error_type, explain
 from perdure.messages import CallRecord, Entry, Segment
 from perdure.reports import CompactReport, RecallReport
+from perdure.telemetry.askings import Asking
 from perdure.telemetry.lending import Lending
-from perdure.wire import COMPACT, MODEL, RECALL, CompactInput, PutAway
+from perdure.wire import COMPACT, MODEL, RECALL, CompactInput, ModelInput, PutAway
 
 
 @dataclass
@@ -29,6 +30,12 @@ class Activity:
     started: datetime | None = None
     attempt: int = 1
     leaving: continuing.Part | None = None
+    asking: Asking | None = None
+
+    def fail(self, error: BaseException, now: datetime) -> None:
+        """Take that it gave nothing."""
+        if self.asking:
+            self.asking.fail(error, now)
 
 
 @dataclass
@@ -52,12 +59,21 @@ class Upkeep(Lending):
     Attributes:
         earlier: What it has put away, as far as it was read.
         pending: Activities under way, by the id of the history's event.
+        askings: What models were asked, in order.
     """
 
     def __init__(self, run_id: str, converter: DataConverter) -> None:
         super().__init__(run_id, converter)
+        self.askings: list[Asking] = []
         self.earlier = Earlier()
         self.pending: dict[int, Activity] = {}
+
+    def _asking(self, kind: Literal["model", "summary"], asked: ModelInput) -> Asking:
+        """Return a call that begins now."""
+        model, position = self._require().spec.model, f"{self.executions * ev.EXECUTION + self._event_id}.0"
+        asking = Asking(position, asked.step, kind, self._now, asked, model)
+        self.askings.append(asking)
+        return asking
 
     async def _on_upkeep(self, activity: Activity) -> None:
         """Take that the run sees to its own transcript: what is recalled, shown in short, or put away."""
@@ -67,12 +83,15 @@ class Upkeep(Lending):
         elif activity.kind == COMPACT:
             compacted = await self._decode(activity.payloads, CompactInput)
             state.ran = compacted.ran
+            activity.asking = self._asking("summary", compacted)
             pressure.begin(state, len(compacted.decided))
         else:
             activity.leaving = continuing.named(state, await self._decode(activity.payloads, PutAway))
 
     async def _fold_compaction(self, activity: Activity, report: CompactReport) -> None:
         pressure.fold(self._require(), report)
+        if activity.asking:
+            activity.asking.compact(report, self._now)
         await self._tell_compaction(activity, report)
 
     async def _tell_compaction(self, activity: Activity, report: CompactReport) -> None:

@@ -347,6 +347,27 @@ async def test_what_failed_half_way_is_counted_and_paid(provide):
     assert answer.reply.usage == whole
     assert answer.wasted == Usage(input_tokens=2_000, output_tokens=50, estimated=True)
     assert answer.cost_usd == Decimal("0.0015") + Decimal("0.001") + Decimal("0.002")
+    assert [(one.why, one.cost_usd) for one in answer.spent] == [
+        ("connection", Decimal("0.0015")),
+        ("timeout", Decimal("0.001")),
+    ]
+
+
+async def test_requests_that_are_held_off_are_counted_together(provide):
+    provide("a", rate_limited(1), rate_limited(1), rate_limited(1), down("connection"), rate_limited(1), "hello")
+    answer = await Worker().call("a:1")
+    assert [(one.why, one.times) for one in answer.spent] == [
+        ("rate_limited", 3),
+        ("connection", 1),
+        ("rate_limited", 1),
+    ]
+
+
+async def test_what_was_never_sent_is_not_counted(provide, monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    provide("b", "hello")
+    answer = await Worker().call("nobody:1", "b:2")
+    assert (answer.model, answer.spent) == ("b:2", [])
 
 
 async def test_what_failed_half_way_is_not_there_for_the_next_try(provide):
@@ -358,7 +379,11 @@ async def test_what_failed_half_way_is_not_there_for_the_next_try(provide):
 async def test_a_call_that_fails_for_good_tells_what_it_has_cost(provide):
     provide("a", down("connection", usage=Usage(input_tokens=1_000, output_tokens=50)))
     failure = await Worker().call("a:1")
-    assert failure.details == (Usage(input_tokens=3_000, output_tokens=150),)
+    used, requests = failure.details
+    assert used == Usage(input_tokens=3_000, output_tokens=150)
+    assert [(one.model, one.status, one.why, one.usage.output_tokens) for one in requests] == [
+        ("a:1", "failed", "connection", 50)
+    ] * 3
 
 
 async def test_a_request_lost_with_its_worker_is_counted(provide):
@@ -367,6 +392,7 @@ async def test_a_request_lost_with_its_worker_is_counted(provide):
     worker.allowance = Allowance()
     answer = await worker.attempt(["a:1"], left, settings(), 0)
     assert answer.wasted == Usage(input_tokens=1_000, estimated=True)
+    assert [(one.status, one.usage) for one in answer.spent] == [("lost", answer.wasted)]
 
 
 async def test_a_run_whose_time_is_up_asks_nobody(provide):
@@ -384,7 +410,9 @@ async def test_a_model_that_does_not_answer_within_the_runs_time_is_given_up(pro
     provide("a", "").generate = hang
     failure = await Worker().call("a:1", seconds=5, ago=4.95)
     assert (failure.type, "a:1 had not answered yet" in failure.message) == ("budget", True)
-    assert failure.details == (Usage(input_tokens=1_000, estimated=True),)
+    used, (request,) = failure.details
+    assert used == request.usage == Usage(input_tokens=1_000, estimated=True)
+    assert request.why == "budget"
 
 
 # -- tokens per minute -------------------------------------------------------------------------------------------------

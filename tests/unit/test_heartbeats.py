@@ -112,7 +112,8 @@ async def test_a_cancellation_is_heard_within_a_second_unless_a_worker_has_much_
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        await forever.wait()
+        if len(slept) > 1:  # the first one is for what there is to tell early
+            await forever.wait()
 
     forever = asyncio.Event()
     environment = ActivityEnvironment()
@@ -125,4 +126,4 @@ async def test_a_cancellation_is_heard_within_a_second_unless_a_worker_has_much_
 
     monkeypatch.setattr("perdure.activities.heartbeats.asyncio.sleep", sleep)
     await environment.run(lives)
-    assert slept == [waits]
+    assert slept[1:] == [waits]
