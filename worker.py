@@ -72,7 +72,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     hooks.use_settings(settings)
     by_name = _by_name(agents)
     providers.declare(settings.providers)
-    _check_providers(agents, settings)
+    _check_providers(list(by_name.values()), settings)
     await search_attributes.ensure(client)
     async with (
         opened(settings) as store,
@@ -122,7 +122,7 @@ async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
 
 def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
     by_name: dict[str, Agent] = {}
-    for agent in agents:
+    for agent in [one for given in agents for one in (given, *given.below)]:
         if by_name.setdefault(agent.name, agent) is not agent:
             raise AgentError(f"Two agents of one file are named {agent.name!r}; rename one.")
     return by_name

@@ -89,8 +89,9 @@ async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) ->
     ref = await histories.write(store, run_owner(client.namespace, run_id), recorded)
     run = _archived(projection, client.namespace, recorded.events[-1])
     await store.archive(run, recorded.execution, ref)
-    if run.closed_at and projection.state and projection.state.secrets:
-        await store.drop_secrets(projection.state.secrets.id)
+    state = projection.state
+    if run.closed_at and state and state.secrets and not state.borrowing.parent:
+        await store.drop_secrets(state.secrets.id)
     return Kept(run, recorded.execution, projection)
 
 

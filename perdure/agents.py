@@ -18,7 +18,7 @@ from perdure.memory import Memory, MemoryIndex
 from perdure.messages import JSON, Content, Data, content_hash
 from perdure.policies import DEFAULT_STRATEGY, AgentSpec, Approval, ContextPolicy, End, Limits, ModelSettings
 from perdure.schemas import sentence
-from perdure.tools import Tool
+from perdure.tools import Tool, agent_tool
 from perdure.variables import declared
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
@@ -62,7 +62,7 @@ class Agent:
         model: `openai:gpt-…` (any Chat Completions server), `openai-responses:…` or `scripted:FILE`. A list names
             them in order: the next one is asked where one is down.
         instructions: The system prompt.
-        tools: Made by `@tool`, `Tool.from_schema` or `Tool.remote`; their names differ.
+        tools: Made by `@tool`, `Tool.from_schema`, `Tool.remote` or `Agent.as_tool`; their names differ.
         settings: Temperature and so on.
         limits: Steps and calls of a run.
         approval: Who has to be asked before which tool; `"always"` is short for `Approval(default="always")`, and a
@@ -205,6 +205,41 @@ class Agent:
     def hash(self) -> str:
         """Hash of the agent as data: 16 hex digits."""
         return content_hash(self.spec)
+
+    def as_tool(
+        self,
+        description: str,
+        *,
+        name: str | None = None,
+        approval: Literal["never", "always"] | Callable[..., bool | Awaitable[bool]] | None = None,
+        parallel: bool = False,
+        share: float = 0.5,
+    ) -> Tool:
+        """Return a tool of other agents: a call of it is a run of this agent, with a conversation of its own.
+
+        What it may spend comes out of its caller's budget, and what it leaves goes back; it ends with its caller. It is
+        told its task alone, and its answer is the call's result.
+
+        Args:
+            description: What it is good for: its caller's model has only that to go by.
+            name: As that model sees it. Default: the agent's.
+            approval: Whether a person is asked before it begins; what it does then, its own rules say. Default: what
+                the caller's agent says.
+            parallel: It may run beside other effects of the same turn. An agent that can only read always may.
+            share: The most that it is lent of what its caller may still spend. Default a half.
+
+        Raises:
+            ToolDefinitionError: If an option can't be.
+        """
+        reads = all(tool.spec.effect == "read" for tool in self.tools)
+        options = {"effect": "read" if reads else "unsafe", "approval": approval, "parallel": parallel}
+        return agent_tool(self, name or self.name, description, share, options)
+
+    @property
+    def below(self) -> list[Agent]:
+        """The agents that are tools of it, and of those."""
+        direct = [tool.agent for tool in self.tools if tool.agent]
+        return [one for agent in direct for one in (agent, *agent.below)]
 
     def tool(self, name: str) -> Tool | None:
         """Return the tool of that name, or None."""

@@ -204,13 +204,14 @@ class BudgetWarning(EventBase):
 
 
 class ToolStarted(EventBase):
-    """A call was handed to a worker."""
+    """A call was handed to a worker, or to the run `child` of an agent that is a tool."""
 
     type: Literal["tool_started"]
     call: str
     name: str
     effect: str
     arguments: dict[str, JSON] = Field(default_factory=dict)
+    child: str = ""
 
 
 class ToolFinished(EventBase):

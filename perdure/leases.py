@@ -194,7 +194,7 @@ def unanswered(state: RunState, request: str) -> None:
 
 # -- what travels ------------------------------------------------------------------------------------------
 
-Travelling = TypeVar("Travelling", LeaseRequest, Grant)
+Travelling = TypeVar("Travelling", bound=Data)
 
 
 def read(kind: type[Travelling], values: Sequence[Any]) -> Travelling | str:

@@ -21,6 +21,7 @@ from perdure.messages import (
     ContextHealth,
     Data,
     Entry,
+    OpenStatus,
     RunStatus,
     Segment,
     ToolCall,
@@ -103,6 +104,7 @@ class CallState(BaseModel):
     order: int | None = None
     result: ToolResult | None = None
     wrote: dict[str, JSON] = Field(default_factory=dict)  # variables that it has changed
+    waits: OpenStatus = "running"  # of one that is a run: whom it waits for
 
     @property
     def asks_for_all(self) -> bool:

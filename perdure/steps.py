@@ -235,13 +235,19 @@ def _beside(call: CallState) -> bool:
     return call.effect == "read" or call.parallel
 
 
+_FOR_PEOPLE: dict[CallStatus, OpenStatus] = {
+    CallStatus.IN_DOUBT: "waiting_decision",
+    CallStatus.ASKING: "waiting_approval",
+    CallStatus.QUESTION: "waiting_input",
+}
+
+
 def open_status(state: RunState) -> OpenStatus:
-    """Return what an open run is waiting for; a person comes before a running call, but not before the model."""
-    statuses = {call.status for call in state.open_calls if not _model_is_busy(state)}
-    if CallStatus.IN_DOUBT in statuses:
-        return "waiting_decision"
-    if CallStatus.ASKING in statuses:
-        return "waiting_approval"
-    if CallStatus.QUESTION in statuses:
-        return "waiting_input"
-    return "running"
+    """Return what an open run is waiting for; a person comes before a running call, but not before the model.
+
+    What a run waits for that is a call of this one, this one waits for as well.
+    """
+    if _model_is_busy(state):
+        return "running"
+    waits = {_FOR_PEOPLE.get(call.status, call.waits) for call in state.open_calls}
+    return next((status for status in (*_FOR_PEOPLE.values(), "paused") if status in waits), "running")

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, Protocol, TypeVar, cast, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, overload, runtime_checkable
 
 from perdure.errors import ToolDefinitionError
 from perdure.messages import JSON
-from perdure.policies import Effect, Remote, Shaping, ToolSpec
+from perdure.policies import Effect, Remote, Shaping, SubAgent, ToolSpec
 from perdure.schemas import (
     Arguments,
     arguments_model,
@@ -25,6 +25,9 @@ from perdure.schemas import (
     secret_parameters,
     sentence,
 )
+
+if TYPE_CHECKING:
+    from perdure.agents import Agent
 
 Resource = TypeVar("Resource")
 
@@ -116,7 +119,7 @@ class ToolContext(Protocol):
 
 @dataclass(frozen=True)
 class Tool:
-    """A described function with a JSON Schema. Made by `@tool`, `Tool.from_schema` or `Tool.remote`.
+    """A described function with a JSON Schema. Made by `@tool`, `Tool.from_schema`, `Tool.remote` or `Agent.as_tool`.
 
     Attributes:
         spec: All that the model and the workflow need, as data.
@@ -129,6 +132,7 @@ class Tool:
         not_done: Exception types that mean that nothing was done.
         ask: Approval predicate, called with the arguments; True asks a person.
         secrets: Parameters that a secret fills in, and the name of each one's secret.
+        agent: The agent that it is, if it is one.
     """
 
     spec: ToolSpec
@@ -142,6 +146,7 @@ class Tool:
     fallback: Tool | None = field(default=None, repr=False)
     shape: Shape | None = field(default=None, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+    agent: Agent | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -151,7 +156,8 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, as if it had never been a tool."""
         if self.function is None:
-            raise TypeError(f"Tool {self.name!r} is served elsewhere and can't be called directly.")
+            why = "an agent" if self.agent else "served elsewhere"
+            raise TypeError(f"Tool {self.name!r} is {why} and can't be called directly.")
         return self.function(*args, **kwargs)
 
     @classmethod
@@ -203,6 +209,30 @@ class Tool:
         where = Remote(activity=activity, task_queue=task_queue)
         name = name or activity
         return _build(None, name, description, _checked(parameters, name), None, None, {**options, "remote": where})
+
+
+_TASK = {
+    "type": "object",
+    "properties": {
+        "task": {
+            "type": "string",
+            "minLength": 1,
+            "description": "What it is to do, with all that it needs to know: it sees nothing of this conversation.",
+        }
+    },
+    "required": ["task"],
+    "additionalProperties": False,
+}
+
+
+def agent_tool(agent: Agent, name: str, description: str, share: float, options: dict[str, Any]) -> Tool:
+    """Return the tool that an agent is; see `Agent.as_tool`."""
+    try:
+        below = SubAgent(spec=agent.spec, share=share)
+    except ValueError as error:
+        raise ToolDefinitionError(f"Tool {name!r}: {sentence(error)}") from error
+    made = _build(None, name, description, dict(_TASK), None, None, {**options, "agent": below})
+    return replace(made, agent=agent)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -47,11 +47,24 @@ SAY = "say"
 PAUSE = "pause"
 RESUME = "resume"
 CANCEL = "cancel"
+WAITS = "waits"
 
 
 def model_queue(task_queue: str, model: str) -> str:
     """Return the queue of the calls of a model: that of its provider, for the runs of `task_queue`."""
     return f"{task_queue}/{model.partition(':')[0]}"
+
+
+class Caller(Data):
+    """The call of its parent that a run is: of an agent that is a tool of another.
+
+    Attributes:
+        position: Of the call, as in `2.1`.
+        order: Its place in the order in which the parent's calls were started.
+    """
+
+    position: str
+    order: int | None = None
 
 
 class RunRequest(Data):
@@ -75,6 +88,7 @@ class RunRequest(Data):
         max_history_events: The run continues as new when its history has so many; 0: when the engine suggests it.
         executions: How many executions of the run came before this one, which goes on from `carried`.
         forked_from: Where a new run comes from that begins with `carried`.
+        caller: The call of `parent` that it is.
     """
 
     input: Content = ""
@@ -96,6 +110,7 @@ class RunRequest(Data):
     max_history_events: int = 0
     executions: int = 0
     forked_from: Fork | None = None
+    caller: Caller | None = None
 
 
 def packed_state(state: RunState) -> str:

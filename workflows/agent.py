@@ -40,6 +40,7 @@ from perdure.workflows import calls
 from perdure.workflows.afterwards import Follower
 from perdure.workflows.compacting import Compacting
 from perdure.workflows.continuing import Continuing
+from perdure.workflows.delegating import Delegating
 from perdure.workflows.leases import Leases
 from perdure.workflows.people import People
 
@@ -51,13 +52,14 @@ _LARGEST_PAGE = 200_000
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentWorkflow(People, Continuing, Compacting):
+class AgentWorkflow(People, Continuing, Compacting, Delegating):
     """One run of one agent."""
 
     @workflow.init
     def __init__(self, request: RunRequest) -> None:
         People.__init__(self)
         Continuing.__init__(self)
+        Delegating.__init__(self)
         info = workflow.info()
         self.request = request
         self.state = opening_state(request, info.workflow_id, info.original_execution_run_id)
@@ -201,6 +203,9 @@ class AgentWorkflow(People, Continuing, Compacting):
     async def _execute(self, call: states.CallState) -> None:
         spec = self.state.spec.tool(call.call.name)
         assert spec is not None  # noqa: S101 - unknown tools were refused
+        if spec.agent:
+            await self._delegate(call, spec.agent)
+            return
         try:
             known, circle = variables.current(self.state), recalling.circle(self.state, spec)
             given = (self.request.heartbeat, known, circle, self.state.secrets)
@@ -352,6 +357,8 @@ class AgentWorkflow(People, Continuing, Compacting):
         if status != self._shown and not isinstance(step, Finish):
             self._shown = status
             _tag(status)
+            if self.request.caller:
+                self._tell_parent(status)
         workflow.set_current_details(f"**{self.phase}** · step {self.state.steps} · {status}")
 
     @workflow.query(name=TRANSCRIPT, description="Messages from a position on, a page at a time")

@@ -7,12 +7,19 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import Priority, RetryPolicy
+from temporalio.common import Priority, RetryPolicy, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import FailureError
-from temporalio.workflow import ActivityCancellationType, ActivityHandle
+from temporalio.workflow import (
+    ActivityCancellationType,
+    ActivityHandle,
+    ChildWorkflowCancellationType,
+    ChildWorkflowHandle,
+    ParentClosePolicy,
+)
 
+from perdure.engine.search_attributes import AGENT
 from perdure.memory import Circle
-from perdure.messages import JSON, Segment
+from perdure.messages import JSON, RunResult, Segment
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import (
     CompactReport,
@@ -41,6 +48,7 @@ from perdure.wire import (
     REMEMBER,
     UNDO,
     UNDO_SUFFIX,
+    WORKFLOW,
     AfterRun,
     CompactInput,
     JudgeInput,
@@ -49,6 +57,7 @@ from perdure.wire import (
     PutAway,
     RecallInput,
     RememberInput,
+    RunRequest,
     ToolInput,
     UndoInput,
     model_queue,
@@ -141,8 +150,8 @@ _HOPS = 5
 """Turns of the event loop within which an activity's outcome reaches who waits for it; it takes two."""
 
 
-async def _outcome(handle: ActivityHandle[Any]) -> Any:
-    """Return how an activity ended, also where that and the cancellation of the run arrive together.
+async def _outcome(handle: ActivityHandle[Any] | ChildWorkflowHandle[Any, Any]) -> Any:
+    """Return how an activity or a run ended, also where that and the cancellation of the run arrive together.
 
     The SDK would drop an outcome that is in the history then: an effect that was done, a reply that was paid.
     """
@@ -154,6 +163,38 @@ async def _outcome(handle: ActivityHandle[Any]) -> Any:
         if not handle.done():
             handle.cancel()
         return await handle
+
+
+_TASK = timedelta(seconds=5)
+"""How long a run stands still after a worker was lost while it decided, as for those that somebody starts."""
+
+
+async def run(request: RunRequest, id: str) -> RunResult:
+    """Have another run do what a call asks for, and return what it gave. It is cancelled with this one."""
+    starting = asyncio.create_task(
+        workflow.start_child_workflow(
+            WORKFLOW,
+            request,
+            id=id,
+            result_type=RunResult,
+            task_timeout=_TASK,
+            cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+            parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
+            search_attributes=TypedSearchAttributes([SearchAttributePair(AGENT, request.spec.name)]),
+            static_summary=f"agent {request.spec.name}",
+        )
+    )
+    cut_off = False
+    while not starting.done():  # one that has not begun yet could not be cancelled
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            cut_off = True
+    handle = starting.result()
+    if cut_off:
+        handle.cancel()
+    result: RunResult = await _outcome(handle)
+    return result
 
 
 async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:

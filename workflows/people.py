@@ -30,6 +30,7 @@ class People:
     _changes: int
     _generation: asyncio.Task[None] | None
     _spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    _pass_on: Callable[[Pause | control.Resumption], None]
 
     def __init__(self) -> None:
         self._edits = 0
@@ -133,6 +134,8 @@ class People:
         if isinstance(wanted, Saying) and generating and generating.interrupted and self._generation:
             self._generation.cancel()
             self._generation = None  # once: a second time could hit what waits for the outcome
+        if isinstance(wanted, Pause | control.Resumption):
+            self._pass_on(wanted)
         if isinstance(wanted, Cancellation):
             self._spawn(calls.cancel_run(wanted.reason or f"cancelled by {wanted.by}"))
 

@@ -105,7 +105,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             kind = safe(event.error_type)  # what follows of it says why: the run's end, or its pause
             return _NOT_ASKED.get(kind, f"model call {status_word('failed', stream)} ({kind})")
         case ev.ToolStarted():
-            return f"{signature(event.name, event.arguments)} started"
+            as_run = f" as run {safe(event.child)}" if event.child else ""
+            return f"{signature(event.name, event.arguments)} started{as_run}"
         case ev.ToolFinished():
             return _finished(event, stream)
         case ev.ApprovalRequested():

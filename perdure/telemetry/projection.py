@@ -25,8 +25,9 @@ from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, S
 from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
+from perdure.telemetry.delegating import Delegating
 from perdure.telemetry.executions import Shelf, histories, no_shelf
-from perdure.telemetry.upkeep import Activity, Earlier, Upkeep
+from perdure.telemetry.upkeep import Activity, Earlier
 from perdure.wire import (
     CANCEL_RUN,
     COMPACT,
@@ -77,7 +78,7 @@ async def follow(temporal: Client, run_id: str, after: str = "", *, shelf: Shelf
                 yield happened
 
 
-class Projection(Upkeep):
+class Projection(Delegating):
     """A run as its history tells it. Feed it events in order, those of all its executions one after another.
 
     Attributes:
@@ -116,10 +117,10 @@ class Projection(Upkeep):
         self._fresh = []
         self._now = event.event_time.ToDatetime(UTC)
         self._event_id = event.event_id
-        handler = _HANDLERS.get(event.event_type)
-        if handler is not None:
+        handler, attributes = _HANDLERS.get(event.event_type), event.WhichOneof("attributes")
+        if handler and attributes:
             before = self._standing()
-            went = await getattr(self, handler[0])(getattr(event, handler[1]), event)
+            went = await getattr(self, handler)(getattr(event, attributes), event)
             if went is _GOES_ON:
                 before = self._standing()
             self._take_early()
@@ -264,7 +265,7 @@ class Projection(Upkeep):
             call.key = told.key if told else call.key  # after a reset, only the run knows its new epoch
             self._start(call, told.order if told else None)
 
-    def _start(self, call: CallState, order: int | None) -> None:
+    def _start(self, call: CallState, order: int | None, child: str = "") -> None:
         """Start a call. Its order is what the workflow said: a local call beside it started without an event."""
         outcomes.start(self._require(), call)
         call.order = order or call.order
@@ -275,6 +276,7 @@ class Projection(Upkeep):
             name=call.call.name,
             effect=call.effect,
             arguments=call.arguments,
+            child=child,
         )
 
     async def _on_activity_started(self, attributes: Any, _: HistoryEvent) -> None:
@@ -439,63 +441,37 @@ _NOT_YET = object()
 _NO_CALLS = (COMPACT, PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
 """Activities whose id is not that of the call that they execute."""
 
-_HANDLERS: dict[int, tuple[str, str]] = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: ("_on_started", "workflow_execution_started_event_attributes"),
-    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED: ("_on_workflow_task", "workflow_task_started_event_attributes"),
-    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: ("_on_workflow_task_failed", "workflow_task_failed_event_attributes"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: ("_on_scheduled", "activity_task_scheduled_event_attributes"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED: ("_on_activity_started", "activity_task_started_event_attributes"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: (
-        "_on_activity_completed",
-        "activity_task_completed_event_attributes",
-    ),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: ("_on_activity_failed", "activity_task_failed_event_attributes"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: ("_on_activity_failed", "activity_task_timed_out_event_attributes"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: ("_on_activity_cancelled", "activity_task_canceled_event_attributes"),
-    EventType.EVENT_TYPE_MARKER_RECORDED: ("_on_marker", "marker_recorded_event_attributes"),
-    EventType.EVENT_TYPE_TIMER_STARTED: ("_on_timer_started", "timer_started_event_attributes"),
-    EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: (
-        "_on_properties_modified",
-        "workflow_properties_modified_event_attributes",
-    ),
-    EventType.EVENT_TYPE_TIMER_FIRED: ("_on_timer_fired", "timer_fired_event_attributes"),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: ("_on_signal", "workflow_execution_signaled_event_attributes"),
-    EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED: (
-        "_on_signal_sent",
-        "signal_external_workflow_execution_initiated_event_attributes",
-    ),
-    EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED: (
-        "_on_signal_not_sent",
-        "signal_external_workflow_execution_failed_event_attributes",
-    ),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ADMITTED: (
-        "_on_update_admitted",
-        "workflow_execution_update_admitted_event_attributes",
-    ),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: (
-        "_on_update_accepted",
-        "workflow_execution_update_accepted_event_attributes",
-    ),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED: (
-        "_on_update_completed",
-        "workflow_execution_update_completed_event_attributes",
-    ),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED: (
-        "_on_cancel_requested",
-        "workflow_execution_cancel_requested_event_attributes",
-    ),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: (
-        "_on_completed",
-        "workflow_execution_completed_event_attributes",
-    ),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: ("_on_failed", "workflow_execution_failed_event_attributes"),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: ("_on_cancelled", "workflow_execution_canceled_event_attributes"),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: (
-        "_on_terminated",
-        "workflow_execution_terminated_event_attributes",
-    ),
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: (
-        "_on_timed_out",
-        "workflow_execution_timed_out_event_attributes",
-    ),
+_HANDLERS: dict[int, str] = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: "_on_started",
+    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED: "_on_workflow_task",
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: "_on_workflow_task_failed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "_on_scheduled",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED: "_on_activity_started",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: "_on_activity_completed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "_on_activity_failed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "_on_activity_failed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "_on_activity_cancelled",
+    EventType.EVENT_TYPE_MARKER_RECORDED: "_on_marker",
+    EventType.EVENT_TYPE_TIMER_STARTED: "_on_timer_started",
+    EventType.EVENT_TYPE_WORKFLOW_PROPERTIES_MODIFIED: "_on_properties_modified",
+    EventType.EVENT_TYPE_TIMER_FIRED: "_on_timer_fired",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED: "_on_signal",
+    EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED: "_on_signal_sent",
+    EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED: "_on_signal_not_sent",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ADMITTED: "_on_update_admitted",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED: "_on_update_accepted",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED: "_on_update_completed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED: "_on_cancel_requested",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "_on_completed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "_on_failed",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: "_on_cancelled",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "_on_terminated",
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "_on_timed_out",
+    EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED: "_on_child_initiated",
+    EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED: "_on_child_not_started",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED: "_on_child_completed",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED: "_on_child_failed",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_CANCELED: "_on_child_cancelled",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TERMINATED: "_on_child_terminated",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TIMED_OUT: "_on_child_timed_out",
 }

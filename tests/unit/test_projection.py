@@ -317,6 +317,5 @@ def finish(state: RunState) -> None:
     close(state, state.calls[0], result_of(state.calls[0], "ok"))
 
 
-def test_every_handler_and_every_events_attributes_are_there():
-    assert all(callable(getattr(Projection, name)) for name, _ in _HANDLERS.values())
-    assert all(hasattr(HistoryEvent(), attributes) for _, attributes in _HANDLERS.values())
+def test_every_handler_is_there():
+    assert all(callable(getattr(Projection, name)) for name in _HANDLERS.values())

@@ -1,0 +1,135 @@
+"""Agents as tools of others: each call is a run of its own. What begins it, and what its end means. Pure."""
+
+from __future__ import annotations
+
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+
+from perdure import leases, outcomes
+from perdure.failures import explain
+from perdure.messages import Data, OpenStatus, RunResult, ToolResult
+from perdure.policies import Limits, SubAgent
+from perdure.reports import ToolReport
+from perdure.results import as_text, preview, short
+from perdure.state import CallState, CallStatus, RunState
+from perdure.wire import Caller, RunRequest
+
+UNFUNDED = "unfunded"
+"""The memo that names the call for which nothing of the budget was left to lend."""
+
+
+class Waits(Data):
+    """What a run tells the one that has called it: whom it waits for now."""
+
+    child: str
+    status: OpenStatus
+
+
+def child_id(state: RunState, call: CallState) -> str:
+    """Return the run that a call is, such as `trip/2.1`; after a reset, another one than that of before."""
+    again = f"~{state.execution}" if state.resets else ""
+    return f"{state.run_id}/{call.position}{again}"
+
+
+def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgent, limits: Limits) -> RunRequest:
+    """Return with what the run that a call is begins."""
+    return RunRequest(
+        input=str(call.arguments.get("task", "")),
+        spec=agent.spec,
+        limits=limits,
+        heartbeat=parent.heartbeat,
+        parent=state.run_id,
+        caller=Caller(position=call.position, order=call.order),
+        shape=state.shape,
+        user=state.user,
+        tenant=state.tenant,
+        secrets=state.secrets,
+        max_history_events=parent.max_history_events,
+    )
+
+
+def called(state: RunState, child: str) -> CallState | None:
+    """Return the call that the run `child` is, while it is under way."""
+    running = (call for call in state.open_calls if call.status is CallStatus.RUNNING)
+    return next((call for call in running if child_id(state, call) == child), None)
+
+
+def under_way(state: RunState) -> list[str]:
+    """Return the runs that calls of a run are, as long as they go on."""
+    running = [call for call in state.open_calls if call.status is CallStatus.RUNNING]
+    return [child for child in (child_id(state, call) for call in running) if child in state.leases]
+
+
+def unfunded(state: RunState, call: CallState) -> None:
+    """Refuse a call for which nothing is left to lend."""
+    text = "Nothing is left of the run's budget that could be lent to it."
+    advice = "Answer with what is known, or do it without that agent."
+    outcomes.close(state, call, outcomes.result_of(call, "error", text, error_type="budget", suggestion=advice))
+
+
+def waits(state: RunState, told: Waits) -> None:
+    """Take in whom the run waits for that a call is."""
+    if call := called(state, told.child):
+        call.waits = told.status
+
+
+def fold(state: RunState, call: CallState, child: str, ended: RunResult | BaseException) -> None:
+    """Take the end of the run that a call is into the state: what it gave, and what it has left of its lease."""
+    result = ended if isinstance(ended, RunResult) else _partial(ended)
+    leases.give_back(state, child, result)
+    call.waits = "running"
+    if result is None:
+        assert isinstance(ended, BaseException)  # noqa: S101 - of a result there is always one
+        told = _without(call, child, ended)
+    else:
+        told = _told(call, child, result, _limit(state, call))
+    outcomes.fold_report(state, call, ToolReport(result=told))
+
+
+def _partial(error: BaseException) -> RunResult | None:
+    """Return what a run that has failed gave, as far as it says so."""
+    cause = error.cause if isinstance(error, ChildWorkflowError) else error
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    try:
+        return RunResult.model_validate(details[0]) if details else None
+    except ValueError:
+        return None
+
+
+def _limit(state: RunState, call: CallState) -> int:
+    spec = state.spec.tool(call.call.name)
+    return spec.result_limit if spec else 0
+
+
+def _told(call: CallState, child: str, result: RunResult, limit: int) -> ToolResult:
+    """Return what the caller's model is told of a run that has ended by itself."""
+    text, note = as_text(result.text)
+    shown, _ = preview(text, limit)
+    size = len(text.encode()) if len(shown) < len(text) else None
+    if result.status == "completed":
+        told = outcomes.result_of(call, "ok", content=shown)
+        remark = " ".join(one for one in (note, short(result.reason or "")) if one)
+        return told.model_copy(update={"size": size, "note": remark or None})
+    unknown = sum(one.status == "in_doubt" for one in result.calls)
+    doubt = f" Of {unknown} of its calls nobody knows whether they were done." if unknown else ""
+    message = f"Run {child} ended as {result.status}: {short(result.reason or 'no reason was given')}{doubt}"
+    advice = "What it has done stays done. Go on with what it has found, or ask for what is missing."
+    given = outcomes.result_of(call, "error", message, error_type=result.failure or result.status, suggestion=advice)
+    return given.model_copy(update={"note": f"It has said so far: {shown}"}) if shown else given
+
+
+def _without(call: CallState, child: str, error: BaseException) -> ToolResult:
+    """Return what is told where nobody knows what the run gave."""
+    cause = error.cause if isinstance(error, ChildWorkflowError) and error.cause else error
+    if isinstance(cause, CancelledError):
+        return outcomes.result_of(call, "cancelled", f"Run {child} was cancelled.")
+    if isinstance(cause, TerminatedError):
+        return outcomes.result_of(call, "error", f"Run {child} was terminated.", error_type="terminated")
+    if isinstance(cause, WorkflowAlreadyStartedError):
+        return outcomes.result_of(call, "error", f"A run {child} is there already.", error_type="already_there")
+    return outcomes.result_of(call, "error", f"Run {child}: {short(explain(cause))}", error_type="failed")
