@@ -15,7 +15,7 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from perdure.activities import providers
+from perdure.activities import copies, providers
 from perdure.activities.afterwards import Afterwards
 from perdure.activities.compacting import CompactActivities
 from perdure.activities.control import cancel_run
@@ -39,8 +39,10 @@ from perdure.engine import search_attributes
 from perdure.engine.external_storage import Driver, attached
 from perdure.errors import AgentError, SessionError
 from perdure.retention import keep_up
+from perdure.sealing import keyring
 from perdure.settings import Settings
-from perdure.telemetry import hooks, logs
+from perdure.telemetry import hooks, live, logs
+from perdure.telemetry.broadcast import Broadcast
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
@@ -54,6 +56,8 @@ _THROTTLE = timedelta(milliseconds=500)
 
 _OF_RATE = 0.95
 """The engine's bucket holds a second's worth: without a margin, ten seconds would see 12 % more than is set."""
+
+_HOUR = 3600.0
 
 Stop = Callable[[], Awaitable[None]]
 """Stops what is served: calls under way get `settings.grace` to finish. Returns when none is left."""
@@ -76,7 +80,8 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     await search_attributes.ensure(client)
     async with (
         opened(settings) as store,
-        Toolbox(by_name, client, settings.threads) as toolbox,
+        _broadcast(settings) as broadcast,
+        Toolbox(by_name, client, settings.threads, broadcast) as toolbox,
     ):
         client = attached(client, Driver(lambda: contextlib.nullcontext(store), run_owner))
         load = partial(segments.read, store)
@@ -84,12 +89,13 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         recollection = Recollection(store, by_name, conversations, load)
         edge = Edge(settings)
         learning = Learning(client, store, store, edge, load)
-        models = ModelActivities(client, by_name, conversations, toolbox.run, edge)
+        models = ModelActivities(client, by_name, conversations, toolbox.run, edge, broadcast=broadcast)
         safe = Safe(store, settings)
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection, safe=safe)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         others: list[Callable[..., Any]] = [
-            *(Afterwards(client, store, [usage_copy(store, load)]).archive, sessions.end_turn),
+            Afterwards(client, store, [usage_copy(store, load), copies.forgetting(settings)]).archive,
+            sessions.end_turn,
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
         ]
@@ -102,9 +108,32 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             _announce(store, client.namespace, by_name, task_queue),
             sweep(client, store),
             keep_up(client, store, task_queue),
+            _tidy(settings),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop, _beside(*beside):
             yield stop
+
+
+@asynccontextmanager
+async def _broadcast(settings: Settings) -> AsyncGenerator[Broadcast | None]:
+    """Yield what tells those who watch of what goes on just now; None where they are not to be told."""
+    if not settings.stream:
+        yield None
+        return
+    broadcast = Broadcast(lambda: live.outlet(settings), keyring(settings))
+    try:
+        yield broadcast
+    finally:
+        await asyncio.to_thread(broadcast.close)
+
+
+async def _tidy(settings: Settings) -> None:
+    """Delete now and every hour what was told beside runs that have ended long ago."""
+    from perdure.telemetry import live_files
+
+    while not live.is_postgres(settings):
+        await asyncio.to_thread(live_files.sweep, live.folder_of(settings))
+        await asyncio.sleep(_HOUR)
 
 
 @asynccontextmanager

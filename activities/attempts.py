@@ -12,6 +12,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities.heartbeats import Pulse, Tried
+from perdure.activities.live import Voice
 from perdure.activities.providers import UnknownProvider
 from perdure.budgets import Allowance
 from perdure.errors import ModelError
@@ -103,10 +104,12 @@ class Attempt:
         models: The agent's, in order.
         allowance: What the run may still spend, as of when the call was scheduled.
         pulse: Holds what earlier attempts have left.
+        voice: Tells those who watch what a model writes.
     """
 
-    def __init__(self, models: Sequence[str], allowance: Allowance, pulse: Pulse) -> None:
+    def __init__(self, models: Sequence[str], allowance: Allowance, pulse: Pulse, voice: Voice | None = None) -> None:
         self._models = models
+        self._voice = voice
         self._seconds = allowance.seconds
         self._pulse = pulse
         self.tried = pulse.tried
@@ -123,6 +126,18 @@ class Attempt:
         if self._seconds is None:
             return None
         return self._seconds - (datetime.now(UTC) - activity.info().scheduled_time).total_seconds()
+
+    def hearing(self, heard: list[str]) -> Callable[[str], None]:
+        """Return what the due model's request is given to tell each piece of the reply to; `heard` gets them, too."""
+        if self._voice is None:
+            return heard.append
+        tell = self._voice.begin(self.model)
+
+        def hear(text: str) -> None:
+            heard.append(text)
+            tell(text)
+
+        return hear
 
     def resume(self) -> None:
         """Go on with what a failure has left, as the next attempt would."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,6 +16,7 @@ from perdure.activities.unlocked import NONE, Unlocked
 from perdure.activities.variables import Variables
 from perdure.errors import VariableError
 from perdure.messages import JSON
+from perdure.telemetry.broadcast import Working
 from perdure.wire import ToolInput
 
 Resource = TypeVar("Resource")
@@ -32,6 +34,8 @@ class CallContext:
         toolbox: Toolbox,
         variables: type[BaseModel] | None = None,
         secrets: Unlocked = NONE,
+        *,
+        name: str = "",
     ) -> None:
         self.run_id = run_id
         self.agent = call.agent
@@ -45,6 +49,7 @@ class CallContext:
         self.shared: Any = toolbox.shared(call.agent)
         self.secrets = secrets
         self._toolbox = toolbox
+        self._name = name
         self._stopped = threading.Event()
         self._model = variables
         self._given = call.variables
@@ -76,6 +81,14 @@ class CallContext:
     def cancelled(self) -> bool:
         """Whether the call was cancelled or its deadline has passed."""
         return self._stopped.is_set() or datetime.now(UTC) >= self.deadline
+
+    def progress(self, text: str, fraction: float | None = None) -> None:
+        """Tell those who watch how far the call is; see `perdure.ToolContext`."""
+        if (broadcast := self._toolbox.broadcast) is None:
+            return
+        share = min(max(float(fraction), 0.0), 1.0) if fraction is not None and not math.isnan(fraction) else None
+        working = Working(self._toolbox.namespace, self.run_id, self.step, self.call, self._name, self.attempt)
+        broadcast.progress(working, str(text), share)
 
     def stop(self) -> None:
         """Make `cancelled` true."""

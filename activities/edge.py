@@ -21,6 +21,7 @@ from perdure.activities.allowances import NotAllowed, left_of, reply_limit
 from perdure.activities.attempts import AtOnce, Attempt, added, backoff
 from perdure.activities.breakers import Breaker, Ended, breaker_of
 from perdure.activities.heartbeats import Pulse
+from perdure.activities.live import Voice
 from perdure.activities.prices import cost
 from perdure.activities.providers import address_of, open_model
 from perdure.activities.throttle import Throttle
@@ -91,14 +92,24 @@ class Edge:
         self._measured: dict[str, float] = {}  # tokens as a model counts them, by those estimated
         self._uncapped: set[str] = set()
 
-    async def answer(self, models: Sequence[str], asked: ModelRequest, allowance: Allowance, pulse: Pulse) -> Answer:
+    async def answer(
+        self,
+        models: Sequence[str],
+        asked: ModelRequest,
+        allowance: Allowance,
+        pulse: Pulse,
+        voice: Voice | None = None,
+    ) -> Answer:
         """Ask the first of `models` that may be asked, and those after it where it fails at once.
+
+        Args:
+            voice: Tells those who watch what they write.
 
         Raises:
             ApplicationError: If there is no reply; says whether and when to try again. What there is to know for
                 the next attempt is left with `pulse`.
         """
-        attempt, began = Attempt(models, allowance, pulse), self._clock()
+        attempt, began = Attempt(models, allowance, pulse, voice), self._clock()
         if attempt.tried.sent:
             lost = Usage(input_tokens=attempt.tried.sent, estimated=True)
             attempt.waste(lost, _price(attempt, asked.settings, lost), "lost", "worker")
@@ -166,7 +177,7 @@ class Edge:
     ) -> ModelReply:
         throttle, sent_at, heard = self._throttle(attempt.model), self._clock(), list[str]()
         try:
-            reply = await self._guarded(attempt, replace(asked, on_text=heard.append), settings, tokens)
+            reply = await self._guarded(attempt, replace(asked, on_text=attempt.hearing(heard)), settings, tokens)
         except asyncio.CancelledError:
             part = usage_of_part(asked, sum(map(len, heard)))
             self._lose(attempt, settings, part, "broken_off")

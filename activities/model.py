@@ -18,6 +18,7 @@ from perdure.activities.conversations import Conversations, asking
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
+from perdure.activities.live import Voice
 from perdure.agents import Agent
 from perdure.context import ContextStrategy, handles, offered_tools
 from perdure.messages import AssistantMessage, ContextHealth, Entry, Message
@@ -25,6 +26,7 @@ from perdure.models import ModelRequest
 from perdure.policies import AgentSpec
 from perdure.reports import Judgement, ModelTurn
 from perdure.results import words
+from perdure.telemetry.broadcast import Broadcast
 from perdure.wire import JUDGE, MODEL, JudgeInput, ModelInput
 
 T = TypeVar("T")
@@ -51,16 +53,25 @@ class ModelActivities:
         conversations: What is in memory.
         run: Runs approval predicates.
         edge: What all runs of the worker share.
+        broadcast: Where those who watch are told what a model writes; None: nowhere.
     """
 
     def __init__(
-        self, client: Client, agents: Mapping[str, Agent], conversations: Conversations, run: Run, edge: Edge
+        self,
+        client: Client,
+        agents: Mapping[str, Agent],
+        conversations: Conversations,
+        run: Run,
+        edge: Edge,
+        *,
+        broadcast: Broadcast | None = None,
     ) -> None:
         self._client = client
         self._agents = agents
         self._conversations = conversations
         self._run = run
         self._edge = edge
+        self._broadcast = broadcast
 
     @activity.defn(name=MODEL)
     async def model(self, request: ModelInput) -> ModelTurn:
@@ -85,7 +96,10 @@ class ModelActivities:
         untried = pulse.tried == Tried()  # what is being tried fitted when it was tried first
         if request.compacts and untried and health.tokens > windows.room_of(spec, health.window):
             return ModelTurn(message=AssistantMessage(role="assistant"), finish="full", context=health)
-        answer = await self._edge.answer(spec.models, asked, request.allowance, pulse)
+        voice = Voice(self._broadcast, request.step) if self._broadcast else None
+        answer = await self._edge.answer(spec.models, asked, request.allowance, pulse, voice)
+        if voice:
+            voice.end()
         agent = self._agents.get(request.agent)
         turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run, handles(messages))
         counted = answer.reply.usage.input_tokens or health.tokens

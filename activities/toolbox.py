@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.activities.held import Held, as_exception
 from perdure.agents import Agent
 from perdure.errors import AgentError
+from perdure.telemetry.broadcast import Broadcast
 
 T = TypeVar("T")
 _CLOSING_SECONDS = 10.0
@@ -46,9 +47,13 @@ class Toolbox:
         agents: By name; the lifespan function of each is entered before anything is served.
         client: To learn when a run that opened something has ended.
         threads: Sync tools at once.
+        broadcast: Where those who watch are told how far calls are; None: nowhere.
     """
 
-    def __init__(self, agents: Mapping[str, Agent], client: Client, threads: int) -> None:
+    def __init__(
+        self, agents: Mapping[str, Agent], client: Client, threads: int, broadcast: Broadcast | None = None
+    ) -> None:
+        self.broadcast = broadcast
         self._agents = agents
         self._client = client
         self._loop = asyncio.new_event_loop()
@@ -85,6 +90,11 @@ class Toolbox:
         await asyncio.to_thread(self._thread.join, _CLOSING_SECONDS)
         if not self._thread.is_alive():
             self._loop.close()
+
+    @property
+    def namespace(self) -> str:
+        """Where its runs are."""
+        return self._client.namespace
 
     def shared(self, agent: str) -> Any:
         """Return what that agent's lifespan function yielded, or None."""

@@ -244,7 +244,7 @@ class ToolActivities:
         live = self._agents.get(call.agent)
         variables = live.variables if live else None
         run = (info.workflow_id or "", info.attempt, deadline)
-        return CallContext(call, *run, self._toolbox, variables, secrets)
+        return CallContext(call, *run, self._toolbox, variables, secrets, name=info.activity_type)
 
 
 class Unfit(Exception):

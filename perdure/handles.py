@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import (
@@ -180,21 +181,39 @@ class RunHandle(Speaking):
         except RPCError as error:
             raise self._rpc(error) from error
 
-    async def events(self, after: str = "") -> AsyncIterator[Event]:
+    async def events(self, after: str = "", *, live: bool = False) -> AsyncIterator[Event]:
         """Yield each durable event once and in order, as it happens, up to the run's end.
 
         Args:
             after: Position of the last event already seen; "" begins at the start.
+            live: And between them what comes beside them: `TextDelta` and `ToolProgress`, whose position is "". Of a
+                reply, a piece of another attempt than the pieces before it replaces all of those.
 
         Raises:
             RunNotFound: If there is no such run.
         """
+        if not live:
+            async for event in self._events(after):
+                yield event
+            return
+        from perdure.sealing import keyring
+        from perdure.telemetry.live import listen
+        from perdure.telemetry.watching import Attention, together
+
+        settings, attention = self._client.settings, Attention()
+        asides = listen(settings, keyring(settings), self._client.temporal.namespace, self.id)
+        events = self._events(after, lambda event: [*attention.happened(event)])
+        async with contextlib.aclosing(together(events, asides, attention)) as both:
+            async for event in both:
+                yield event
+
+    async def _events(self, after: str, seen: Callable[[Event], object] | None = None) -> AsyncIterator[Event]:
         from perdure.telemetry.projection import follow
 
         absence = Absence()
         while True:
             try:
-                async for event in follow(self._client.temporal, self.id, after, shelf=self._shelf):
+                async for event in follow(self._client.temporal, self.id, after, shelf=self._shelf, seen=seen):
                     after, absence = event.position, Absence()
                     yield event
             except RPCError as error:

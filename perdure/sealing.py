@@ -22,7 +22,7 @@ from typing import Any, Literal
 from perdure.errors import KeyMissing, PerdureError
 from perdure.settings import Settings
 
-Purpose = Literal["payload", "blob", "table", "index", "vault"]
+Purpose = Literal["payload", "blob", "table", "index", "vault", "live"]
 """What a key derived from a master key is for."""
 
 KEY_BYTES = 32

@@ -124,6 +124,8 @@ class Settings(BaseSettings):
         encryption_key: Encrypts all contents of runs, in histories and in the store: 32 bytes in base64 or hex, as from
             `openssl rand -base64 32`. Several, by commas: the first one encrypts, all decrypt. `ID:KEY` names one.
         encryption_key_file: A file with such keys, one a line; those of `encryption_key` come first.
+        stream: Whether text that a model writes, and what tools say of their progress, is passed on to those who watch
+            while it comes: through files in `home`, or through the store where that is PostgreSQL. Default on.
         redactors: Detectors of your own for what tells of runs, as `MODULE:NAME`, separated by commas: each one a
             `Detector`, or a function from text to text. Default: none besides those that are always there.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
@@ -152,6 +154,7 @@ class Settings(BaseSettings):
     max_history_events: int | None = Field(default=None, ge=20)
     encryption_key: SecretStr | None = None
     encryption_key_file: Path | None = None
+    stream: bool = True
     redactors: Names = Field(default_factory=list[str])
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 

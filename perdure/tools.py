@@ -109,6 +109,17 @@ class ToolContext(Protocol):
         """Whether the call was cancelled or its deadline has passed; a sync tool should look at times."""
         ...
 
+    def progress(self, text: str, fraction: float | None = None) -> None:
+        """Tell those who watch the run how far the call is: `ctx.progress("found 12 hotels, filtering", 0.4)`.
+
+        The same in async and sync tools. It never waits and never fails; of words that come within a tenth of a
+        second, the last one is told. What is told is redacted, and not recorded.
+
+        Args:
+            fraction: From 0 to 1; None where nobody can say.
+        """
+        ...
+
     async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Resource]]) -> Resource:
         """Return the resource named `key`, opened once per run and worker, closed when the run ends."""
         ...

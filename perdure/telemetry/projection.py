@@ -6,7 +6,7 @@ Nothing here needs a worker or a query, nor a store as long as the engine has th
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,8 +67,19 @@ async def projected(run_id: str, events: Iterable[HistoryEvent], converter: Data
     return projection
 
 
-async def follow(temporal: Client, run_id: str, after: str = "", *, shelf: Shelf = no_shelf) -> AsyncIterator[ev.Event]:
-    """Yield the events after position `after`, each once and in order, until the run has ended."""
+async def follow(
+    temporal: Client,
+    run_id: str,
+    after: str = "",
+    *,
+    shelf: Shelf = no_shelf,
+    seen: Callable[[ev.Event], object] | None = None,
+) -> AsyncIterator[ev.Event]:
+    """Yield the events after position `after`, each once and in order, until the run has ended.
+
+    Args:
+        seen: Called with those up to there, as far as they have to be read.
+    """
     projection = Projection(run_id, temporal.data_converter)
     last = ev.position_key(after)
     since = max(last[0] // ev.EXECUTION - 1, 0)  # who had the run last is known by the execution before
@@ -76,6 +87,8 @@ async def follow(temporal: Client, run_id: str, after: str = "", *, shelf: Shelf
         for happened in await projection.feed(event):
             if ev.position_key(happened.position) > last:
                 yield happened
+            elif seen:
+                seen(happened)
 
 
 class Projection(Delegating):

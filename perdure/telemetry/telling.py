@@ -114,9 +114,10 @@ class Telling:
             if _is_ours(entry):
                 self._tell(ev.Told, type="told", content=cast("UserMessage", entry).content)
         near = budgets.near(state)
-        for name in [name for name in near if name not in self._near and not self.ended]:
-            most = budgets.in_words(state.limits, name)
-            self._tell(ev.BudgetWarning, type="budget_warning", limit=name, share=near[name], most=most)
+        for name, share in near.items():
+            if name not in self._near and not self.ended:
+                most = budgets.in_words(state.limits, name)
+                self._tell(ev.BudgetWarning, type="budget_warning", limit=name, share=share, most=most)
         self._near = set(near)
         if self.workers and not self.ended and (now := self._phase_now()) != self._phase:
             (before, _), self._phase = self._phase, now
