@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities import windows
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
-from perdure.activities.model import ModelActivities, guarded
+from perdure.activities.model import ModelActivities, guarded, request_of
 from perdure.activities.stores import Blobs, run_owner
 from perdure.activities.stores.patience import patiently
 from perdure.compaction import DefaultStrategy, is_new
@@ -63,11 +63,12 @@ class CompactActivities:
         return report
 
     async def _report(self, request: CompactInput, pulse: Pulse) -> CompactReport:
-        spec, entries, strategy = await self._models.conversation(request)
+        talk = await self._models.conversation(request)
+        spec, entries, strategy = talk.spec, talk.entries, talk.strategy
         window = windows.window_of(spec, request.window)
 
         def count(messages: Sequence[Message]) -> int:
-            return self._edge.tokens(spec.model, self._models.request_of(spec, request, entries, messages))
+            return self._edge.tokens(spec.model, request_of(talk, request, messages))
 
         before = count(windows.shown(strategy, entries))
         pen = _Pen(spec, self._edge, request, pulse)
@@ -80,8 +81,8 @@ class CompactActivities:
             target=target,
             window=int(window * _TIGHTER**request.tight),
             tools=[*spec.offered, READ_RESULT],
-            waiting=request.waiting,
-            decided=request.decided,
+            waiting=[talk.book.text(words) for words in request.waiting],
+            decided=[talk.book.text(words) for words in request.decided],
             free=request.why == "budget",
             keep=self._keep,
             write=pen.write,

@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import Any, cast
 
 from perdure.agents import Agent
+from perdure.concealing import Book, book_of
+from perdure.handling import texts
 from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json, parse_json
 from perdure.models import ModelReply, RawCall
 from perdure.policies import READ_RESULT, AgentSpec, ToolSpec
@@ -56,18 +58,26 @@ def _brief(text: str) -> str:
 
 
 async def judge_reply(
-    reply: ModelReply, model: str, spec: AgentSpec, agent: Agent | None, run: Run, handles: Sequence[str] = ()
+    reply: ModelReply,
+    model: str,
+    spec: AgentSpec,
+    agent: Agent | None,
+    run: Run,
+    handles: Sequence[str] = (),
+    book: Book | None = None,
 ) -> ModelTurn:
     """Return `model`'s reply as it enters the run: every call parsed, validated and judged for approval.
 
     Args:
         handles: Of the results that the model was shown in part.
+        book: What the handles stand for that it was shown in place of private values.
     """
-    judged = [await _judge_call(raw, reply, spec, agent, run) for raw in reply.calls]
+    book = book or book_of(spec)
+    judged = [await _judge_call(raw, reply, spec, agent, run, book) for raw in reply.calls]
     calls = [_judge_reading(call, handles) if spec.tool(call.name) is READ_RESULT else call for call in judged]
     message = AssistantMessage(
         role="assistant",
-        text=clean(reply.text),
+        text=book.revealed(clean(reply.text)),
         calls=calls,
         reasoning=list(reply.reasoning),
         provider=model.partition(":")[0] if reply.reasoning else "",
@@ -75,7 +85,9 @@ async def judge_reply(
     return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=model, served=reply.model)
 
 
-async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run) -> ToolCall:
+async def _judge_call(
+    raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: Agent | None, run: Run, book: Book
+) -> ToolCall:
     name = clean(raw.name)[:200]
     if reply.finish in ("length", "filtered"):
         text = "The reply that asked for this call was cut off."
@@ -91,10 +103,28 @@ async def _judge_call(raw: RawCall, reply: ModelReply, spec: AgentSpec, agent: A
         return ToolCall(
             id=raw.id, name=name, problem=Problem(error_type="invalid_json", message=text, suggestion=suggestion)
         )
-    if problem := validate(arguments, tool):
+    arguments, problem = _revealed(arguments, tool, book)
+    if problem:
         kept = cast("dict[str, JSON]", arguments) if isinstance(arguments, dict) else {}
         return ToolCall(id=raw.id, name=name, arguments=kept, problem=problem)
     return ToolCall(id=raw.id, name=name, arguments=arguments, ask=await must_ask(arguments, tool, spec, agent, run))
+
+
+def _revealed(written: JSON, tool: ToolSpec, book: Book) -> tuple[JSON, Problem | None]:
+    """Return what a model has written with the values that it was shown handles of, and what is wrong with it."""
+    try:
+        arguments = book.arguments(written)
+    except LookupError as error:
+        known = ", ".join(book.handles.names[-_MOST_NAMED:])
+        told = f"The last ones are: {known}." if known else "There are none."
+        return written, Problem(error_type="invalid_arguments", message=str(error.args[0]), suggestion=told)
+    problem = validate(arguments, tool)
+    if problem and arguments != written and not validate(texts(arguments), tool):
+        return texts(arguments), None  # a value that one tool gives as a number, another takes as text
+    return arguments, problem
+
+
+_MOST_NAMED = 10
 
 
 def _judge_reading(call: ToolCall, handles: Sequence[str]) -> ToolCall:

@@ -13,6 +13,7 @@ from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.ledger import requests_of
 from perdure.activities.stores import Ledger, Memories
 from perdure.budgets import Allowance
+from perdure.concealing import book_of
 from perdure.learning import MOST_NOTES, Grounds, Picked, Said
 from perdure.memory import Circle, Fact, circle_of
 from perdure.messages import AssistantMessage, Message, UserMessage
@@ -100,9 +101,11 @@ class Learning:
             earlier = await put_away(state.before, self._load, state.start)
         except LookupError as error:
             return LearnReport(problem=str(error))
-        entries = [*earlier, *state.messages]
+        book = book_of(state.spec)
+        entries = book.read([*earlier, *state.messages])
         said = learning.talk(entries, state.spec)
-        notes, acted = await self._notes(circle, said), learning.acted(state)
+        kept, acted = await self._notes(circle, said), learning.acted(state)
+        notes = [fact.model_copy(update={"text": book.text(fact.text)}) for fact in kept]
         talk: list[Message] = [UserMessage(role="user", content=learning.prompt(said, notes, acted=acted))]
         answer = await self._ask(state.spec, circle, talk, pulse)
         found = learning.picked(answer.reply.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from temporalio import activity
@@ -20,6 +21,7 @@ from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.activities.live import Voice
 from perdure.agents import Agent
+from perdure.concealing import HINT, Book, offered
 from perdure.context import ContextStrategy, handles, offered_tools
 from perdure.messages import AssistantMessage, ContextHealth, Entry, Message
 from perdure.models import ModelRequest
@@ -87,9 +89,10 @@ class ModelActivities:
             return turn
 
     async def _turn(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
-        spec, entries, strategy = await self.conversation(request)
-        messages = windows.shown(strategy, entries)
-        asked = self.request_of(spec, request, entries, messages)
+        talk = await self.conversation(request)
+        spec, entries = talk.spec, talk.entries
+        messages = windows.shown(talk.strategy, entries)
+        asked = request_of(talk, request, messages)
         health = ContextHealth(
             tokens=self._edge.tokens(spec.model, asked), window=windows.window_of(spec, request.window)
         )
@@ -101,7 +104,7 @@ class ModelActivities:
         if voice:
             voice.end()
         agent = self._agents.get(request.agent)
-        turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run, handles(messages))
+        turn = await judge_reply(answer.reply, answer.model, spec, agent, self._run, handles(messages), talk.book)
         counted = answer.reply.usage.input_tokens or health.tokens
         spent = {
             "wasted": answer.wasted,
@@ -113,26 +116,13 @@ class ModelActivities:
         }
         return _recordable(turn.model_copy(update=spent))
 
-    async def conversation(self, request: ModelInput) -> tuple[AgentSpec, list[Entry], ContextStrategy]:
-        """Return the rules and the transcript that `request` names, and by which strategy it is shown."""
+    async def conversation(self, request: ModelInput) -> Talk:
+        """Return the conversation that `request` names, as the model is shown it."""
         agent, fetch = self._agents.get(request.agent), asking(self._client)
         spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
         entries = await self._conversations.messages(activity.info().workflow_id or "", request, fetch)
-        return spec, entries, windows.strategy_of(spec, agent)
-
-    def request_of(
-        self, spec: AgentSpec, request: ModelInput, entries: Sequence[Entry], messages: Sequence[Message]
-    ) -> ModelRequest:
-        """Return the request that shows `messages` of a transcript."""
-        return ModelRequest(
-            instructions=spec.instructions,
-            messages=[*messages, *variables.note(request.variables)],
-            tools=offered_tools(spec, messages),
-            settings=spec.settings,
-            answer_only=request.answer_only,
-            first=request.step == 1,
-            hidden=windows.hidden(entries),
-        )
+        book = Book(spec, request.spec)
+        return Talk(spec, book.read(entries), windows.strategy_of(spec, agent), book)
 
     def remember(self, entry: Entry) -> None:
         """Keep an entry that an activity has just made: the next call will want it."""
@@ -144,6 +134,31 @@ class ModelActivities:
         async with heartbeats():
             agent = self._agents.get(request.agent)
             return await judge_edit(request.arguments, request.tool, request.spec, agent, self._run)
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A conversation as its model is shown it: what is private in it by handles, which the book knows."""
+
+    spec: AgentSpec
+    entries: list[Entry]
+    strategy: ContextStrategy
+    book: Book
+
+
+def request_of(talk: Talk, request: ModelInput, messages: Sequence[Message]) -> ModelRequest:
+    """Return the request that shows `messages` of a conversation."""
+    spec, book = talk.spec, talk.book
+    tools = offered_tools(spec, messages)
+    return ModelRequest(
+        instructions=f"{spec.instructions}\n\n{HINT}".lstrip() if book.is_open else spec.instructions,
+        messages=[*messages, *variables.note(book.note(request.variables))],
+        tools=[offered(tool) for tool in tools] if book.is_open else tools,
+        settings=spec.settings,
+        answer_only=request.answer_only,
+        first=request.step == 1,
+        hidden=windows.hidden(talk.entries),
+    )
 
 
 async def guarded(pulse: Pulse, work: Callable[[], Awaitable[T]], broken_off: Callable[[Tried], T]) -> T:

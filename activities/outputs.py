@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from perdure import concealing
 from perdure.activities.spilling import Spilling
 from perdure.activities.toolbox import Toolbox
 from perdure.activities.unlocked import NONE, Unlocked
@@ -58,7 +59,7 @@ def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets:
     assert shape is not None  # noqa: S101 - the caller looked
 
     def made(shaped: Any) -> Output:
-        output = _output(shaped, tool, call, shaping, secrets)
+        output = _with_private(_output(shaped, tool, call, shaping, secrets), value, tool)
         return replace(output, returned=as_text(secrets.cleaned(value))[0].encode() if tool.compensate else None)
 
     if not inspect.iscoroutinefunction(shape):
@@ -72,7 +73,7 @@ def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets:
 
 def output_of(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked = NONE) -> Output:
     """Return what becomes of the `value` that a tool returned; runs where the tool does."""
-    output = _output(value, tool, call, shaping, secrets)
+    output = _with_private(_output(value, tool, call, shaping, secrets), value, tool)
     return replace(output, value=value) if tool.shape else output
 
 
@@ -80,3 +81,11 @@ def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: 
     options = {"undoable": tool.compensate is not None, "local": call.local}
     name, value = tool.name, secrets.cleaned(value)
     return output_of_value(value, call.call_id, name, call.result_limit, call.order, shaping, **options)
+
+
+def _with_private(output: Output, value: Any, tool: Tool) -> Output:
+    """Return `output` with what is private in the `value` that the tool returned, before it was shaped or cut."""
+    returns = tool.spec.returns
+    if not concealing.conceals(returns):
+        return output
+    return replace(output, report=output.report.having(concealing.noted(output.report.result, value, returns)))

@@ -236,7 +236,8 @@ class ToolActivities:
 
     def _find(self, agent: str, name: str) -> Tool | None:
         live = self._agents.get(agent)
-        return live.tool(name) if live else None
+        tool = live.tool(name) if live else None
+        return live.under_rules(tool) if live and tool else None
 
     def _context(self, call: ToolInput, secrets: Unlocked) -> CallContext:
         info = activity.info()

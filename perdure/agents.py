@@ -5,18 +5,28 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from perdure.compaction import DefaultStrategy
+from perdure.concealing import deciding, deciding_tool
 from perdure.context import ContextStrategy
 from perdure.errors import AgentError
 from perdure.memory import Memory, MemoryIndex
 from perdure.messages import JSON, Content, Data, content_hash
-from perdure.policies import DEFAULT_STRATEGY, AgentSpec, Approval, ContextPolicy, End, Limits, ModelSettings
+from perdure.policies import (
+    DEFAULT_STRATEGY,
+    AgentSpec,
+    Approval,
+    ContextPolicy,
+    End,
+    Limits,
+    ModelSettings,
+    VariablesSpec,
+)
 from perdure.schemas import sentence
 from perdure.tools import Tool, agent_tool
 from perdure.variables import declared
@@ -78,6 +88,9 @@ class Agent:
         show_variables: Which of them the model is shown at the end of each request: all, none, or those named.
         context: How much of a conversation the models are shown, and what is done where that is too much; or a
             `perdure.context.ContextStrategy` that decides about it.
+        conceal: The models are shown handles such as `‹phone-1›` in place of the values of `Sensitive` fields, in
+            arguments, results and variables; tools that are called with a handle get the value, and the answer has it
+            again. A field that says `Sensitive(…, conceal=…)` itself is not asked. Default False.
 
     Raises:
         AgentError: If the name is not usable, or two tools have one name.
@@ -96,6 +109,7 @@ class Agent:
     show_variables: bool | Sequence[str] = True
     memory: Memory | bool = False
     context: ContextPolicy | ContextStrategy = field(default_factory=ContextPolicy)
+    conceal: bool = False
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -172,14 +186,28 @@ class Agent:
             fallbacks=list(self._models[1:]),
             settings=self.settings,
             instructions=self.instructions,
-            tools=[tool.spec for tool in self.tools],
+            tools=[self.under_rules(tool).spec for tool in self.tools],
             limits=self.limits,
             approval=self.rules,
             compensate_on=list(self.compensate_on),
-            variables=None if self.variables is None else declared(self.name, self.variables, self.show_variables),
+            variables=self._declared,
             memory=self._memory.policy if self._memory else None,
             context=self._context,
         )
+
+    @property
+    def _declared(self) -> VariablesSpec | None:
+        if self.variables is None:
+            return None
+        found = declared(self.name, self.variables, self.show_variables)
+        return found.model_copy(update={"json_schema": deciding(found.json_schema)}) if self.conceal else found
+
+    def under_rules(self, tool: Tool) -> Tool:
+        """Return one of its tools as it is for this agent: with what that says where the tool says nothing."""
+        if not self.conceal:
+            return tool
+        fallback = self.under_rules(tool.fallback) if tool.fallback else None
+        return replace(tool, spec=deciding_tool(tool.spec), fallback=fallback)
 
     @property
     def _context(self) -> ContextPolicy:

@@ -137,7 +137,14 @@ def is_long(result: ToolResult, limit: int) -> bool:
 
 def _preview(result: ToolResult, limit: int, ref: str | None) -> ToolResult:
     head, size = preview(result.content, limit // 4)
-    return result.model_copy(update={"content": head, "size": result.size or size, "ref": result.ref or ref})
+    changed: dict[str, Any] = {"content": head, "size": result.size or size, "ref": result.ref or ref}
+    if result.shown is not None:  # handles and what they stand for differ in length: rather some bytes twice than never
+        part = len(_bytes(head)) / max(len(_bytes(result.content)), 1)
+        changed["shown"] = max(int(result.shown * part) - _OVERLAP, 0)
+    return result.model_copy(update=changed)
+
+
+_OVERLAP = 200
 
 
 def content_bytes(content: Content) -> int:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from perdure.handling import has_handle
 from perdure.memory import LONGEST_FACT, Circle, Fact, Learnt, circle_of, one_line
 from perdure.messages import AssistantMessage, Data, Entry, ToolMessage, UserMessage, content_hash, parse_json
 from perdure.policies import AgentSpec, ModelSettings, Scope
@@ -271,6 +272,8 @@ def _refusal(fact: Candidate, grounds: Grounds, known: set[str], circle: Circle)
         return why
     if is_order(text):
         return "it reads like an order"
+    if has_handle(text):
+        return "it is about a private value, which is not remembered"
     return "it carries a secret" if carries_secret(text) else None
 
 

@@ -156,6 +156,13 @@ class ToolCall(Data):
     ask: str | None = None
 
 
+class Private(Data):
+    """A value that the model is shown a handle of; `kind` is that of its field, such as `phone`."""
+
+    kind: str
+    value: JSON
+
+
 ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped", "staged", "waiting"]
 
 
@@ -177,6 +184,9 @@ class ToolResult(Data):
         note: Something the model has to know besides, such as arguments edited by a person.
         execution_order: Position in the order in which the run's calls were started, from 1; None if the
             call was never started.
+        private: What of it the model is shown handles of, where its tool's schema can't tell that of `content`; None
+            where nobody has looked.
+        shown: Bytes of the whole that `content` stands for, where it has handles in place of values.
     """
 
     call_id: str
@@ -191,6 +201,8 @@ class ToolResult(Data):
     suggestion: str | None = None
     note: str | None = None
     execution_order: int | None = None
+    private: list[Private] | None = None
+    shown: int | None = None
 
 
 # -- messages ----------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from perdure import budgets, loops, undoing, variables
+from perdure import budgets, concealing, loops, undoing, variables
 from perdure.messages import JSON, CallRecord, ResultStatus, RunResult, ToolMessage, ToolResult, UserMessage
 from perdure.reports import ProbeReport, ToolReport, Unshaped
 from perdure.results import render_result, short
@@ -166,12 +166,20 @@ def fold_report(state: RunState, call: CallState, report: ToolReport) -> None:
     if edited:
         note = "A person changed the arguments before they were executed."
         result = result.model_copy(update={"note": f"{note} Executed with: {_short(call.arguments)}"})
+        result = _with_edited(state, call, result)
     if result.status != "in_doubt":
         call.wrote = report.wrote
         close(state, call, result, report.returned)
         return
     believed = None if report.abandoned else report.deadline
     doubt(state, call, Doubt(message=result.message or "Its outcome is not known.", believed_from=believed))
+
+
+def _with_edited(state: RunState, call: CallState, result: ToolResult) -> ToolResult:
+    """Return `result` with what is private in arguments that a person has given: the note tells the model of them."""
+    spec = state.spec.tool(call.call.name)
+    values = concealing.found(call.arguments, spec.parameters) if spec else []
+    return result.model_copy(update={"private": [*(result.private or ()), *values]}) if values else result
 
 
 _LONGEST_NOTE = 2_000

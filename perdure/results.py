@@ -219,7 +219,8 @@ def render_result(result: ToolResult) -> str:
 
 
 def _rest(result: ToolResult, size: int) -> str:
-    shown = len(result.content.encode("utf-8", "surrogatepass"))
+    own = len(result.content.encode("utf-8", "surrogatepass"))
+    shown = own if result.shown is None else result.shown
     if result.trimmed is not None:
         more = f'; {READ_RESULT.name}("{result.ref}") gives all' if result.ref else ""
         return f"[Trimmed: {result.trimmed}; {shown} of {size} bytes are shown{more}.]"

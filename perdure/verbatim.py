@@ -198,8 +198,11 @@ _SPELT = re.compile(
     r"|[$€£¥₹]\s?\d[\d,.]{0,20}"
     r"|\d[\d,.]{0,20}\s?(?:USD|EUR|GBP|CNY|RMB|JPY|CHF|HKD|€|£|元|円)"
     r"|\+\d[\d -]{7,18}\d"
+    r"|‹[a-z][a-z0-9_]{0,31}-\d{1,6}›"
 )
-"""Dates, amounts of money, telephone numbers. Every repetition is bounded: texts come from anywhere."""
+"""Dates, amounts of money, telephone numbers, handles of private values.
+
+Every repetition is bounded: texts come from anywhere."""
 
 _WORD = re.compile(r"[A-Za-z0-9_\-/.:#@+]{4,200}")
 _KEY = re.compile(

@@ -17,6 +17,7 @@ from temporalio.workflow import (
     ParentClosePolicy,
 )
 
+from perdure import concealing
 from perdure.engine.search_attributes import AGENT
 from perdure.memory import Circle
 from perdure.messages import JSON, RunResult, Segment
@@ -213,7 +214,8 @@ async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:
         summary=_summary(call),
     )
     value = await _outcome(handle)
-    return report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order, spec.shaping)
+    report = report_of_value(value, call.call.id, spec.name, spec.result_limit, call.order, spec.shaping)
+    return report.having(concealing.noted(report.result, value, spec.returns)) if spec.returns else report
 
 
 def tool_input(

@@ -78,3 +78,15 @@ def test_the_defaults_in_the_guide_to_memory_are_so() -> None:
     policy = Memory().policy.model_dump()
     assert {name: str(policy[name]).replace("'", '"') for name in said} == said
     assert set(said) == {"scopes", "recall", "search", "remember"}
+
+
+async def test_the_guide_to_privacy_runs_as_it_stands(stage) -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    code = "\n".join(blocks("python", (GUIDES / "privacy.md").read_text()))
+    exec(compile(code, "privacy.md", "exec", dont_inherit=True), names)
+    call = {"name": "send_text", "arguments": {"phone": "‹phone-1›", "words": "Dinner is at 7."}}
+    script = [{"calls": [{"name": "find_guest", "arguments": {"room": 4}}]}, {"calls": [call]}, "‹name-1› knows."]
+    done = await stage.run(script, names["agent"].tools, conceal=names["agent"].conceal)
+    assert done.results[1].content == "sent to 13800138000: Dinner is at 7."
+    assert done.result.text == "张伟 knows."
+    assert "‹diet-1›" in stage.model.requests[1].messages[-1].result.content
