@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -47,6 +48,8 @@ from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
 
+_log = logging.getLogger("perdure.worker")
+
 _STICKY = timedelta(seconds=2)
 """How long a run waits for the worker that had it in memory; the engine's default of 10 s delays every recovery."""
 
@@ -77,7 +80,8 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     by_name = _by_name(agents)
     providers.declare(settings.providers)
     _check_providers(list(by_name.values()), settings)
-    await search_attributes.ensure(client)
+    if lacking := await search_attributes.ensure(client):
+        _log.warning(lacking)
     async with (
         opened(settings) as store,
         _broadcast(settings) as broadcast,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.engine import search_attributes
 from perdure.errors import ConnectionFailed
-from perdure.listing import ENDS, RunInfo
+from perdure.listing import ENDS, Filter, RunInfo
 from perdure.telemetry.executions import Recorded
 
 if TYPE_CHECKING:
@@ -48,20 +49,19 @@ async def executions(client: Client, run_id: str) -> Sequence[Recorded]:
             raise ConnectionFailed(f"Run {run_id} is in the archive, but not whole: {error}") from error
 
 
-async def complete(
-    client: Client, runs: list[RunInfo], status: str | None, agent: str | None, limit: int
-) -> list[RunInfo]:
+async def complete(client: Client, runs: list[RunInfo], wanted: Filter, limit: int) -> list[RunInfo]:
     """Return `runs`, which are all that the engine has, with those that only the archive has, at most `limit`.
 
     Where the store can't be used, a warning is logged.
     """
-    if len(runs) >= limit or (status and status not in ENDS):
+    status, agent, session = wanted.status, wanted.agent, wanted.session
+    if len(runs) >= limit or (status and status not in ENDS) or wanted.waiting_for:
         return runs
     known = {run.id for run in runs}
     try:
         async with client.store() as store:
-            most = _MOST if status else limit + len(runs)
-            kept = await store.archived_runs(client.temporal.namespace, agent=agent, limit=most)
+            most = _MOST if status or wanted.tenant else limit + len(runs)
+            kept = await store.archived_runs(client.temporal.namespace, agent=agent, session=session, limit=most)
     except ConnectionFailed as error:
         _log.warning("Runs that the engine has forgotten are not listed: %s", error)
         return runs
@@ -69,6 +69,7 @@ async def complete(
         if len(runs) >= limit:
             break
         fits = status in (None, run.status) and run.status in ENDS and run.run_id not in known
+        fits = fits and wanted.tenant in (None, run.tenant)
         if fits and await forgotten(client, run.run_id):
             runs.append(_info(run))
     return sorted(runs, key=lambda run: run.started_at, reverse=True)
@@ -94,4 +95,8 @@ def _info(run: ArchivedRun) -> RunInfo:
         closed_at=run.closed_at,
         task_queue="",
         archived=True,
+        session=search_attributes.told(run.session),
+        tenant=search_attributes.told(run.tenant),
+        tokens=run.result.usage.input_tokens + run.result.usage.output_tokens if run.result else None,
+        cost_usd=float(run.result.cost_usd) if run.result and run.result.cost_usd is not None else None,
     )

@@ -21,12 +21,13 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from perdure import archive
 from perdure.agents import Agent, Task
+from perdure.asking import Kind
 from perdure.deposits import deposited, without_values
 from perdure.engine.connection import connect, target
 from perdure.engine.external_storage import Driver, attached
 from perdure.errors import ConnectionFailed, PerdureError
 from perdure.handles import RunHandle
-from perdure.listing import RunInfo, list_runs
+from perdure.listing import Filter, RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
 from perdure.messages import JSON, Content, RunResult, content_hash
 from perdure.policies import AgentSpec
@@ -225,19 +226,31 @@ class Client:
         return RunHandle(self, run_id)
 
     async def list_runs(
-        self, *, status: str | None = None, agent: str | None = None, limit: int = 100
+        self,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        session: str | None = None,
+        tenant: str | None = None,
+        waiting_for: Kind | None = None,
+        limit: int = 100,
     ) -> list[RunInfo]:
-        """Return runs, newest first; `status` and `agent` keep only those.
+        """Return runs, newest first; of those that are given, only runs of which all are true.
 
         Those that the engine has forgotten come from the archive; without them, and with a warning in the log, where
         the store can't be used.
 
+        Args:
+            waiting_for: What an open run waits for, whether it goes on with something else meanwhile or not.
+
         Raises:
+            PerdureError: If the server does not index `session`, `tenant` or `waiting_for`.
             ConnectionFailed: If the server does not answer.
         """
+        wanted = Filter(status, agent, session, tenant, waiting_for)
         try:
-            runs = await list_runs(self.temporal, status, agent, limit)
-            return await archive.complete(self, runs, status, agent, limit)
+            runs = await list_runs(self.temporal, wanted, limit)
+            return await archive.complete(self, runs, wanted, limit)
         except RPCError as error:
             raise unreachable(self.temporal, error) from error
 

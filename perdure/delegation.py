@@ -50,6 +50,7 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
         tenant=state.tenant,
         secrets=state.secrets,
         max_history_events=parent.max_history_events,
+        indexed=parent.indexed,
     )
 
 

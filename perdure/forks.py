@@ -158,6 +158,8 @@ async def prepare(
         heartbeat=client.settings.heartbeat_timeout,
         max_history_events=client.settings.max_history_events or 0,
         carried=state,
+        session=state.session,
+        tenant=state.tenant,
         forked_from=state.forked_from,
     )
 

@@ -310,6 +310,8 @@ class RunHandle(Speaking):
             spec_hash=content_hash(state.spec),
             heartbeat=self._client.settings.heartbeat_timeout,
             carried=carried,
+            session=carried.session,
+            tenant=carried.tenant,
             max_history_events=self._client.settings.max_history_events or 0,
         )
         memo = {name: value for name, value in (await described.memo()).items() if name != BEGAN}

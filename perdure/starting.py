@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +48,7 @@ async def begin(
     if size > LARGEST:
         hint = "give larger documents to a tool, by their address"
         raise PerdureError(f"The task and its agent have {size:,} bytes; at most {LARGEST:,} are taken: {hint}.")
+    request = request.model_copy(update={"indexed": await search_attributes.has_more(temporal)})
     try:
         await temporal.start_workflow(
             WORKFLOW,
@@ -59,7 +60,7 @@ async def begin(
             task_timeout=_TASK,
             memo=memo,
             priority=priority,
-            search_attributes=TypedSearchAttributes([SearchAttributePair(search_attributes.AGENT, request.spec.name)]),
+            search_attributes=TypedSearchAttributes(list(_attributes(request))),
             static_summary=f"agent {request.spec.name}",
         )
     except RPCError as error:
@@ -67,6 +68,15 @@ async def begin(
             raise unreachable(temporal, error) from error
         await search_attributes.ensure(temporal)  # a server that no worker has prepared yet
         await begin(temporal, run_id, request, task_queue, reuse, memo, priority)
+
+
+def _attributes(request: RunRequest) -> Iterator[SearchAttributePair[Any]]:
+    """Yield what a run is found by from its start on, without a further event in its history."""
+    yield SearchAttributePair(search_attributes.AGENT, request.spec.name)
+    if request.indexed and request.session:
+        yield SearchAttributePair(search_attributes.SESSION, search_attributes.told(request.session.name))
+    if request.indexed and request.tenant:
+        yield SearchAttributePair(search_attributes.TENANT, search_attributes.told(request.tenant))
 
 
 def priority_of(described: WorkflowExecutionDescription) -> Priority:

@@ -89,6 +89,7 @@ class RunRequest(Data):
         executions: How many executions of the run came before this one, which goes on from `carried`.
         forked_from: Where a new run comes from that begins with `carried`.
         caller: The call of `parent` that it is.
+        indexed: The namespace has all search attributes, also those that a run can do without.
     """
 
     input: Content = ""
@@ -111,6 +112,7 @@ class RunRequest(Data):
     executions: int = 0
     forked_from: Fork | None = None
     caller: Caller | None = None
+    indexed: bool = False
 
 
 def packed_state(state: RunState) -> str:

@@ -8,12 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from perdure import approvals, budgets, control, outcomes, recalling, turns, undoing, variables
 from perdure import state as states
-from perdure.engine.search_attributes import STATUS
 from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Entry, OpenStatus, RunResult, content_hash
 from perdure.phases import phase_of
@@ -43,6 +41,7 @@ from perdure.workflows.continuing import Continuing
 from perdure.workflows.delegating import Delegating
 from perdure.workflows.leases import Leases
 from perdure.workflows.people import People
+from perdure.workflows.showing import Showing
 
 _UNTOUCHED = 3
 """Events of history when a run is decided about for the first time, if nothing went wrong before."""
@@ -69,7 +68,7 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self._spec_hash = request.spec_hash or content_hash(self.state.spec)
         self._chain = Chain(self.state.before)
         self._sent = self._chain.offset
-        self._shown = _shown()
+        self._showing = Showing(more=request.indexed)
         self._changes = 0
         self._lookups = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -336,13 +335,12 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         duration = workflow.now() - (self.state.began or workflow.info().workflow_start_time)
         result = outcomes.result_from(self.state, outcome, duration)
         self.phase = Phase.ENDED
+        self._showing.end(result)
         if outcome.status == "cancelled":
             raise asyncio.CancelledError
         if outcome.status == "failed":
             reason = outcome.reason or "failed"
             raise ApplicationError(reason, result, type=outcome.failure or "failed", non_retryable=True)
-        if outcome.status != "completed":
-            _tag(outcome.status)
         return result
 
     # -- what can be seen and said from outside ------------------------------------------------------------
@@ -354,12 +352,11 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         status: OpenStatus = step.status if isinstance(step, Wait) else "running"
         self._clock.waits = status != "running"
         self.phase = phase_of(step, self.state, self.phase)
-        if status != self._shown and not isinstance(step, Finish):
-            self._shown = status
-            _tag(status)
-            if self.request.caller:
-                self._tell_parent(status)
-        workflow.set_current_details(f"**{self.phase}** · step {self.state.steps} · {status}")
+        if isinstance(step, Finish):
+            return
+        changed = self._showing.show(self.state, self.phase, status)
+        if changed and self.request.caller:
+            self._tell_parent(status)
 
     @workflow.query(name=TRANSCRIPT, description="Messages from a position on, a page at a time")
     def transcript(self, start: int, length: int) -> Page:
@@ -380,15 +377,3 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
     def whole_state(self) -> RunState:
         """Return the state: what a resumed run starts from."""
         return self.state
-
-
-def _shown() -> OpenStatus:
-    """Return the status by which a run is found, which goes along where it continues as new."""
-    status: Any = workflow.info().typed_search_attributes.get(STATUS)
-    return status or "running"
-
-
-def _tag(status: str) -> None:
-    """Let a run be found by `status`."""
-    updates: list[SearchAttributeUpdate[str]] = [STATUS.value_set(status)]
-    workflow.upsert_search_attributes(updates)  # pyright: ignore[reportUnknownMemberType]

@@ -15,7 +15,7 @@ from perdure.cli.prompt import read_arguments, read_json
 from perdure.errors import DecisionRejected, RunNotFound
 
 if TYPE_CHECKING:
-    from perdure.cli.standing import Request
+    from perdure.asking import Request
     from perdure.client import Client, RunHandle
     from perdure.decisions import Answer, Decision, Pause, Receipt, Saying, Settlement
 

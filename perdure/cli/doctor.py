@@ -129,11 +129,13 @@ async def _server(settings: Settings) -> tuple[list[Finding], Client | None]:
 async def _attributes(client: Client) -> Finding:
     from perdure.engine import search_attributes
 
-    names = " and ".join(key.name for key in search_attributes.KEYS)
+    names = ", ".join(key.name for key in (*search_attributes.KEYS, *search_attributes.MORE))
     try:
-        await search_attributes.ensure(client.temporal)
+        lacking = await search_attributes.ensure(client.temporal)
     except ConnectionFailed as error:
         return Finding("search attributes", "broken", str(error))
+    if lacking:
+        return Finding("search attributes", "note", lacking, "All else works without them.")
     return Finding("search attributes", "ok", f"{names} are registered")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from perdure import asking
 from perdure import events as ev
 from perdure.cli import prompt, session, standing, story
 from perdure.cli.output import as_json, one_line, paint, safe, say, span
@@ -262,7 +263,7 @@ class Follower:
         wants: Literal["approval", "answer", "settlement"] = (
             "approval" if approval else "answer" if isinstance(event, ev.Asked) else "settlement"
         )
-        request = standing.Request(
+        request = asking.Request(
             run_id=event.run_id,
             call=event.call,
             tool=event.name,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
+from perdure import asking
 from perdure import events as ev
 from perdure.cli import standing, story
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
@@ -126,7 +127,7 @@ def _head(
         ("Task", one_line(story.words(projection.task or _first(state)), 300)),
         ("Forked", f"from {safe(source.run_id)} at step {source.step}" if source else ""),
         ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
-        ("Reason", one_line(result.reason or standing.held(state), 1000)),
+        ("Reason", one_line(result.reason or asking.held(state), 1000)),
         ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),
         (
             "Used",

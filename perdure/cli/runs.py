@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from perdure.asking import Kind
 from perdure.budgets import Additions
 from perdure.cli import session
 from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, paint, safe, say
@@ -157,11 +158,15 @@ def _calls(text: str) -> tuple[str, int]:
 def ls(
     status: Annotated[Status | None, typer.Option(help="Only runs of this status.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    in_session: Annotated[str | None, typer.Option("--session", help="Only turns of this session.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only runs on this tenant's behalf.")] = None,
+    waiting_for: Annotated[Kind | None, typer.Option(help="Only open runs that wait for this.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     as_json: AsJSON = False,
 ) -> None:
     """List runs, the newest first; those that the engine has forgotten come from the archive."""
-    session.finish(_list(status, agent, limit, as_json))
+    wanted = {"status": status, "agent": agent, "session": in_session, "tenant": tenant, "waiting_for": waiting_for}
+    session.finish(_list({name: of for name, of in wanted.items() if of}, limit, as_json))
 
 
 def show(
@@ -316,19 +321,19 @@ async def _waiting(client: Client, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "status": standing.status(projection), "waiting": list(standing.requests(projection))}
 
 
-async def _list(status: Status | None, agent: str | None, limit: int, as_json: bool) -> None:
+async def _list(wanted: Mapping[str, Any], limit: int, as_json: bool) -> None:
     from datetime import UTC, datetime
 
     from perdure.cli.output import columns, moment, span
     from perdure.cli.story import status_word
 
     client = await session.connect()
-    runs = await client.list_runs(status=status, agent=agent, limit=limit)
+    runs = await client.list_runs(**wanted, limit=limit)
     if as_json:
         emit([{**vars(run)} for run in runs])
         return
     if not runs:
-        say("No runs." if not (status or agent) else "No such runs.")
+        say("No such runs." if wanted else "No runs.")
         return
     now = datetime.now(UTC)
     rows = [["RUN", "AGENT", "STATUS", "STARTED", "TOOK"]]

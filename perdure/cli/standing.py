@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure import asking
+from perdure.asking import Request
 from perdure.cli import session
 from perdure.errors import ConnectionFailed
 from perdure.events import ApprovalRequested, Asked, InDoubt, Paused
-from perdure.messages import JSON
-from perdure.state import CallState, CallStatus, RunState
 from perdure.steps import Wait, next_step
 from perdure.wire import COMPACT, JUDGE, MODEL, PROBE, PUT_AWAY, UNDO
 
@@ -27,47 +26,6 @@ if TYPE_CHECKING:
 
     from perdure.client import Client
     from perdure.telemetry.projection import Projection
-
-
-Wish = Literal["approval", "answer", "settlement", "more", "resumption"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a run wants of a person: about a call, or to go on (`more` at a limit, `resumption` where one paused it).
-
-    Attributes:
-        call: Its position; "" where it is about the run.
-        why: The policy that asks, why the outcome is unknown, which limit is reached, or who paused it.
-        hash: Of the arguments; for approvals.
-        key: The idempotency key under which the effect may be found; for settlements.
-    """
-
-    run_id: str
-    call: str
-    tool: str
-    wants: Wish
-    arguments: dict[str, JSON]
-    why: str
-    hash: str
-    key: str
-    since: datetime | None
-
-    @property
-    def commands(self) -> list[str]:
-        """The exact commands that answer it."""
-        run = shlex.quote(self.run_id)
-        match self.wants:
-            case "answer":
-                return [f"perdure answer {run} TEXT --call {self.call}"]
-            case "approval":
-                return [f"perdure approve {run} {self.call}", f"perdure deny {run} {self.call}"]
-            case "settlement":
-                return [f"perdure settle {run} {self.call} {outcome}" for outcome in ("done", "not-done", "retry")]
-            case "more":
-                return [f"perdure resume {run} --add-…", f"perdure resume {run}"]
-            case "resumption":
-                return [f"perdure resume {run}"]
 
 
 @dataclass(frozen=True)
@@ -126,50 +84,7 @@ def requests(projection: Projection) -> Iterator[Request]:
         return
     told = (event for event in projection.events if isinstance(event, ApprovalRequested | Asked | InDoubt | Paused))
     since = {"" if isinstance(event, Paused) else event.call: event.time for event in told}
-    if projection.state.short or projection.state.paused:
-        yield _to_go_on(projection.state, since.get(""))
-    for call in projection.state.open_calls:
-        if call.status in _WANTS:
-            yield _request(projection.run_id, call, since.get(call.position))
-
-
-def _to_go_on(state: RunState, since: datetime | None) -> Request:
-    wants: Wish = "more" if state.short else "resumption"
-    return Request(
-        run_id=state.run_id, call="", tool="", wants=wants, arguments={}, why=held(state), hash="", key="", since=since
-    )
-
-
-def held(state: RunState) -> str:
-    """Return why an open run is paused, or ""."""
-    by = f"paused by {state.paused.by}" if state.paused else ""
-    why = state.paused.reason if state.paused else ""
-    return ". ".join(part for part in (f"{by}: {why}" if why else by, state.short) if part)
-
-
-_WANTS: dict[CallStatus, Wish] = {
-    CallStatus.ASKING: "approval",
-    CallStatus.QUESTION: "answer",
-    CallStatus.IN_DOUBT: "settlement",
-}
-
-
-def _request(run_id: str, call: CallState, since: datetime | None) -> Request:
-    wants = _WANTS[call.status]
-    if since is None and call.status is not CallStatus.IN_DOUBT:
-        since = call.asked_at  # it has continued as new since then
-    doubt = call.doubt.message if call.doubt else ""
-    return Request(
-        run_id=run_id,
-        call=call.position,
-        tool=call.call.name,
-        wants=wants,
-        arguments=call.arguments,
-        why=(call.call.ask or "") if wants == "approval" else doubt,
-        hash=call.hash,
-        key=call.key,
-        since=since,
-    )
+    yield from asking.requests(projection.state, since)
 
 
 async def now(client: Client, run_id: str) -> Now:

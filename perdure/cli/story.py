@@ -9,9 +9,10 @@ from decimal import Decimal
 from typing import Literal, TextIO, assert_never
 
 from perdure import events as ev
+from perdure.asking import Request
 from perdure.budgets import Additions
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
-from perdure.cli.standing import Attempt, Request, activity_words
+from perdure.cli.standing import Attempt, activity_words
 from perdure.messages import JSON, Content, ContextHealth, Usage
 from perdure.state import STAGED
 

@@ -25,7 +25,7 @@ from temporalio.service import RPCError
 
 from perdure.engine import leash, runtime
 from perdure.engine.home import DevRecord, read_record, record_path, try_lock, write_record
-from perdure.engine.search_attributes import KEYS
+from perdure.engine.search_attributes import KEYS, MORE, type_of
 from perdure.errors import ConnectionFailed
 from perdure.settings import Settings
 
@@ -262,7 +262,7 @@ class DevServer:
             *("--ip=127.0.0.1", f"--port={self.address.rpartition(':')[2]}"),
             *("--ui-ip=127.0.0.1", f"--ui-port={self.ui_url.rpartition(':')[2]}"),
             f"--db-filename={self._folder / 'temporal.db'}",
-            *(f"--search-attribute={key.name}=Keyword" for key in KEYS),
+            *(f"--search-attribute={key.name}={type_of(key)}" for key in (*KEYS, *MORE)),
             *_FAIRNESS,
             *_TUNING,
         ]

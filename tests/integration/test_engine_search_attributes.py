@@ -8,7 +8,7 @@ from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSe
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
-from perdure.engine.search_attributes import AGENT, KEYS, STATUS, ensure
+from perdure.engine.search_attributes import AGENT, KEYS, MORE, STATUS, ensure, has_more
 from perdure.engine.server import find_binary
 from perdure.errors import ConnectionFailed
 
@@ -45,6 +45,27 @@ async def test_those_missing_are_registered_and_can_be_searched_at_once(client):
     await client.count_workflows(f"{STATUS.name} = 'running' AND {AGENT.name} = 'travel'")
 
 
+async def test_those_that_a_run_can_do_without_are_registered_as_well(client):
+    assert not await has_more(client)
+    assert await ensure(client) == ""
+    assert await has_more(client)
+
+
+async def test_a_namespace_without_room_for_more_is_told_of_once_and_can_be_used(client, monkeypatch):
+    add = client.operator_service.add_search_attributes
+
+    async def two_at_most(request):
+        if set(request.search_attributes) - {key.name for key in KEYS}:
+            raise RPCError("cannot have more than 2 custom search attributes", RPCStatusCode.INVALID_ARGUMENT, b"")
+        return await add(request)
+
+    monkeypatch.setattr(client.operator_service, "add_search_attributes", two_at_most)
+    lacking = await ensure(client)
+    assert lacking.startswith("Runs can't be found by session, tenant, what they wait for, tokens or cost. Search")
+    assert "--name PerdureWaitingFor --type KeywordList --name PerdureTokens --type Int" in lacking
+    assert not await has_more(client)
+
+
 async def test_workers_that_start_together_all_succeed(client):
     await asyncio.gather(*(ensure(client) for _ in range(5)))
 
@@ -55,7 +76,7 @@ async def test_one_that_exists_already_is_left_alone(client):
     )
     await client.operator_service.add_search_attributes(request)
     await ensure(client)
-    await client.count_workflows(" AND ".join(f"{key.name} = 'x'" for key in KEYS))
+    await client.count_workflows(" AND ".join(f"{key.name} IS NULL" for key in (*KEYS, *MORE)))
 
 
 async def test_one_of_another_type_is_one_sentence(client):

@@ -44,10 +44,10 @@ async def test_a_step_adds_as_much_to_the_history_at_60_steps_as_at_10(stage):
         done = await stage.run(script(steps), [look], limits=ROOM)
         assert done.result.status == "completed"
         events = await history(stage, done.handle)
-        assert len(events) == steps * 12 + 16
+        assert len(events) == steps * 12 + 17
         sizes[steps] = sum(map(len, events)) / steps
     assert sizes[60] <= sizes[10] * 1.1
-    every = [sum(map(len, events[at : at + 12])) for at in range(2, len(events) - 14, 12)]
+    every = [sum(map(len, events[at : at + 12])) for at in range(2, len(events) - 15, 12)]
     assert len(every) == 60
     assert max(every) <= min(every) * 1.1
 

@@ -416,6 +416,7 @@ SCENARIOS = {
     ),
     "approved_with_edits": Scenario([SALES, "Sold."], [sell], decide),
     "denied": Scenario([SALES, "Sold one."], [sell], deny),
+    "listed": Scenario([SALES, "Sold one."], [sell], deny),
     "denied_to_stop": Scenario([SALES, "Sold one."], [sell], deny_one, {"approval": Approval(on_denial="stop")}),
     "approval_expired": Scenario(
         [SALES, "Nobody wanted to sell."],
