@@ -12,6 +12,7 @@ from perdure.cli import (
     chat,
     codec,
     control,
+    cost,
     decisions,
     demo,
     doctor,
@@ -51,6 +52,7 @@ def perdure(
 _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Processes": (demo.demo, processes.dev, processes.worker, codec.codec_server),
     "Runs": (runs.run, chat.chat, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
+    "Insight": (cost.cost,),
     "History": (history.fork, history.diff, history.archive, history.prune),
     "Decisions": (decisions.approvals, decisions.approve, decisions.deny, control.answer, decisions.settle),
     "Help": (doctor.doctor,),

@@ -49,6 +49,9 @@ _SMALL_REPLY = 4_096
 _AT_ONCE = 0.001
 """Seconds that nobody waits for: clocks differ by more."""
 
+_LATE = timedelta(seconds=1)
+"""Until the next attempt where the engine could not be asked about this one."""
+
 _GRACE = timedelta(seconds=1)
 """An adapter that keeps to the timeout by itself knows what the call had used; any other is stopped here."""
 
@@ -110,6 +113,8 @@ class Edge:
                 the next attempt is left with `pulse`.
         """
         attempt, began = Attempt(models, allowance, pulse, voice), self._clock()
+        if await pulse.given_up():
+            raise attempt.later("lost", "This attempt has come too late.", _LATE)
         if attempt.tried.sent:
             lost = Usage(input_tokens=attempt.tried.sent, estimated=True)
             attempt.waste(lost, _price(attempt, asked.settings, lost), "lost", "worker")

@@ -69,6 +69,10 @@ class Pulse:
         self.keep(tried)
         self._left = True
 
+    async def given_up(self) -> bool:
+        """Return whether this attempt has come too late, and another one is made; see `given_up`."""
+        return activity.info().attempt > 1 and await given_up(*self._details)
+
     @property
     def has_news(self) -> bool:
         """Whether it keeps something that it was not left."""
@@ -128,14 +132,17 @@ async def _beat(pulse: Pulse, longest: float) -> None:
         _beating.discard(pulse)
 
 
-async def given_up() -> bool:
+async def given_up(*details: object) -> bool:
     """Return whether the engine has given this attempt up, or can't be asked.
 
-    A process that was frozen learns of its work too late; others may have settled it by then.
+    A process that was frozen, or has just started, learns of its work too late; others may have settled it by then.
+
+    Args:
+        details: What is left to the next attempt, in place of what was before.
     """
     handle = activity.client().get_async_activity_handle(task_token=activity.info().task_token)
     try:
-        await handle.heartbeat()
+        await handle.heartbeat(*details)
     except AsyncActivityCancelledError:
         return False  # whoever runs it is about to be cancelled, and tells how it ended
     except RPCError:

@@ -40,8 +40,11 @@ from perdure.variables import starting
 from perdure.wire import RunRequest
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from perdure.activities.sessions import Opening
     from perdure.activities.stores import Store
+    from perdure.costs import By, CostReport
     from perdure.notebook import Notebook
     from perdure.sessions import SessionHandle, WhenBusy
 
@@ -253,6 +256,37 @@ class Client:
             return await archive.complete(self, runs, wanted, limit)
         except RPCError as error:
             raise unreachable(self.temporal, error) from error
+
+    async def cost(
+        self,
+        *,
+        by: By = "agent",
+        since: datetime | None = None,
+        until: datetime | None = None,
+        agent: str | None = None,
+        run: str | None = None,
+        tenant: str | None = None,
+        session: str | None = None,
+    ) -> CostReport:
+        """Return what runs have used and cost: those that ended from the store, those that go on from their histories.
+
+        A request counts once it has ended. What was lost with a worker is estimated, and counted as such; a price that
+        is not known is None, never zero.
+
+        Args:
+            by: What is told apart: `run`, `agent`, `model`, `tool` (what its results took in prompts), `tenant`,
+                `session`, `user`, `day`, `kind` (turns, summaries, memory) or `step`.
+            since: Only requests that were made from then on, and before `until`; both with time zone.
+            agent: Only those of this agent; so for `run`, `tenant` and `session`.
+
+        Raises:
+            RunNotFound: If there is no such run.
+            ConnectionFailed: If the server or the store does not answer.
+        """
+        from perdure.costing import cost
+
+        wanted = {"agent": agent, "run": run, "tenant": tenant, "session": session}
+        return await cost(self, by=by, since=since, until=until, **wanted)
 
 
 def _owner(namespace: str, run_id: str) -> Any:

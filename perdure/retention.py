@@ -49,15 +49,24 @@ class Pruned:
         freed: Blobs that nobody needs any more, of these and other runs.
         open: Runs that are old enough, but have gone on.
         in_engine: Runs that are old enough, but the engine has them still.
+        usage: Rows of the usage ledger.
     """
 
     runs: list[str] = field(default_factory=list[str])
     freed: Freed | None = None
+    usage: int = 0
     open: list[str] = field(default_factory=list[str])
     in_engine: list[str] = field(default_factory=list[str])
 
 
-async def prune(client: Client, older_than: timedelta, *, dry_run: bool = False, from_engine: bool = False) -> Pruned:
+async def prune(
+    client: Client,
+    older_than: timedelta,
+    *,
+    dry_run: bool = False,
+    from_engine: bool = False,
+    usage: bool = False,
+) -> Pruned:
     """Remove from the store what ended that long ago, and the blobs that nothing refers to any more.
 
     A run that goes on is kept, and so is one that the engine still has: it could be resumed. What others need of a
@@ -66,6 +75,7 @@ async def prune(client: Client, older_than: timedelta, *, dry_run: bool = False,
     Args:
         dry_run: Remove nothing, and only say what would be.
         from_engine: Have the engine delete those that it still has, if they have ended, and remove them as well.
+        usage: Forget what requests of that age have used, too: otherwise what runs have cost stays known.
 
     Raises:
         ConnectionFailed: If server or store can't be used; what was removed before stays so.
@@ -84,7 +94,13 @@ async def prune(client: Client, older_than: timedelta, *, dry_run: bool = False,
         pruned.runs = [run_id for run_id in old if run_id in set(gone)]
         wanted = store.needed_by_none_else(namespace, gone) if dry_run else store.sweep(datetime.now(UTC))
         pruned.freed = await wanted
+        if usage:
+            pruned.usage = await _drop_usage(store, namespace, now - older_than, dry_run=dry_run)
     return pruned
+
+
+async def _drop_usage(store: Store, namespace: str, before: datetime, *, dry_run: bool) -> int:
+    return len(await store.usage(namespace, until=before)) if dry_run else await store.drop_usage(namespace, before)
 
 
 async def _droppable(

@@ -85,23 +85,27 @@ def prune(
     from_engine: Annotated[
         bool, typer.Option("--from-engine", help="Also what the engine still has: it is deleted there.")
     ] = False,
+    usage: Annotated[bool, typer.Option("--usage", help="Also what requests of that age have used and cost.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Remove old runs from the archive, and what nothing refers to any more; never what a run that goes on needs.
 
     Runs that the engine still has are kept: its own retention has to end first. What sessions, and forks of a run, need
-    of it is theirs as well, and stays.
+    of it is theirs as well, and stays. What runs have cost stays known, unless --usage is given.
     """
     age = parse_age(older_than)
-    pruned = session.finish(_prune(age, dry_run=dry_run, from_engine=from_engine))
+    pruned = session.finish(_prune(age, dry_run=dry_run, from_engine=from_engine, usage=usage))
     freed = pruned.freed
     blobs, size = (freed.blobs, freed.size) if freed else (0, 0)
     if as_json:
         kept = {"open": pruned.open, "in_engine": pruned.in_engine}
-        emit({"dry_run": dry_run, "runs": pruned.runs, "blobs": blobs, "bytes": size, "kept": kept})
+        removed = {"runs": pruned.runs, "blobs": blobs, "bytes": size, "usage": pruned.usage}
+        emit({"dry_run": dry_run, **removed, "kept": kept})
         return
     verb = "Would remove" if dry_run else "Removed"
     say(f"{verb} {_count(len(pruned.runs), 'run')} and {_count(blobs, 'blob')}, {size:,} bytes.")
+    if usage:
+        say(f"{verb} what {_count(pruned.usage, 'request')} used.")
     if pruned.open:
         say(f"{_count(len(pruned.open), 'run')} of that age went on since: kept.")
     if pruned.in_engine:
@@ -137,10 +141,10 @@ async def _archive() -> list[str]:
     return await catch_up(await session.connect())
 
 
-async def _prune(age: timedelta, *, dry_run: bool, from_engine: bool) -> Pruned:
+async def _prune(age: timedelta, **how: bool) -> Pruned:
     from perdure.retention import prune as prune_runs
 
-    return await prune_runs(await session.connect(), age, dry_run=dry_run, from_engine=from_engine)
+    return await prune_runs(await session.connect(), age, **how)
 
 
 def _read(file: Path | None) -> str | None:

@@ -59,7 +59,10 @@ class ModelServerProcess:
         self._stack.close()
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return what it was asked, oldest first: `path`, `body`, and `at`, in seconds of a steady clock."""
+        """Return what it was asked, oldest first: `path`, `body`, and `at`, in seconds of a steady clock.
+
+        `usage` is what the answer said was used, once all of it was sent; else None.
+        """
         with urllib.request.urlopen(f"{self.base_url}/requests", timeout=_PATIENCE) as answer:  # noqa: S310 - our own
             found: list[dict[str, Any]] = json.loads(answer.read())
         return found

@@ -53,7 +53,11 @@ _PING = 0.02
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it came in; header names in lower case, `at` in seconds of the server's own steady clock."""
+    """One request as it came in; header names in lower case, `at` in seconds of the server's own steady clock.
+
+    Attributes:
+        usage: What the answer said was used, once all of it was sent; else empty.
+    """
 
     method: str
     path: str
@@ -61,6 +65,7 @@ class Received:
     body: dict[str, Any]
     raw: bytes
     at: float
+    usage: list[Body] = field(default_factory=list["Body"])
 
 
 @dataclass
@@ -73,6 +78,7 @@ class _Answer:
     pause: float = 0
     then: Literal["end", "hang", "drop", "ping"] = "end"
     length: int | None = None
+    usage: Body | None = None
 
     @property
     def events(self) -> bool:
@@ -140,8 +146,10 @@ class ModelServer:
         self._connections.add(task)
         try:
             with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                if answer := await self._answer(await _read(reader)):
+                request = await _read(reader)
+                if answer := await self._answer(request):
                     await _send(answer, writer)
+                    request.usage.extend([answer.usage] if answer.usage and answer.then == "end" else [])
         except asyncio.CancelledError:
             pass  # the server stops while a script hangs: nothing to report
         finally:
@@ -155,7 +163,7 @@ class ModelServer:
         if request.method == "GET" and request.path.endswith("/models"):
             return _plain({"object": "list", "data": [{"id": "scripted", "object": "model"}]})
         if request.method == "GET" and request.path.endswith("/requests"):
-            return _plain([{"path": one.path, "body": one.body, "at": one.at} for one in self.requests])
+            return _plain([_told(request) for request in self.requests])
         api = next((api for path, api in _APIS.items() if request.path.endswith(path)), None)
         if api is None or request.method != "POST":
             return _error(404, f"There is no {request.method} {request.path} here.")
@@ -186,10 +194,16 @@ class ModelServer:
         except ModelError as error:
             return _error(400, error.message)
         answer = _stream(api.events(whole, body)) if streamed else _plain(whole)
+        answer.usage = whole.get("usage")
         return _spoilt(answer, reply)
 
 
 # -- what is answered --------------------------------------------------------------------------------------
+
+
+def _told(request: Received) -> Body:
+    usage = request.usage[0] if request.usage else None
+    return {"path": request.path, "body": request.body, "at": request.at, "usage": usage}
 
 
 def _plain(body: JSON, status: int = 200, headers: Mapping[str, str] | None = None) -> _Answer:

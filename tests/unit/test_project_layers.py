@@ -10,7 +10,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 WIRING = {
-    *("archive", "cli", "client", "deposits", "earlier", "forks", "listing", "notebook", "sessions", "speaking"),
+    *(
+        "archive",
+        "cli",
+        "client",
+        "costing",
+        "deposits",
+        "earlier",
+        "forks",
+        "listing",
+        "notebook",
+        "sessions",
+        "speaking",
+    ),
     *("handles", "retention", "starter", "starting", "worker"),
     "testing",
     "examples",
