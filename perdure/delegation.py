@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from temporalio.exceptions import (
-    ApplicationError,
-    CancelledError,
-    ChildWorkflowError,
-    TerminatedError,
-    WorkflowAlreadyStartedError,
-)
-
 from perdure import leases, outcomes
-from perdure.failures import explain
-from perdure.messages import Data, OpenStatus, RunResult, ToolResult
+from perdure.failures import end_of_run, partial_result
+from perdure.messages import Data, OpenStatus, ResultStatus, RunResult, ToolResult
 from perdure.policies import Limits, SubAgent
 from perdure.reports import ToolReport
 from perdure.results import as_text, preview, short
@@ -81,25 +73,17 @@ def waits(state: RunState, told: Waits) -> None:
 
 def fold(state: RunState, call: CallState, child: str, ended: RunResult | BaseException) -> None:
     """Take the end of the run that a call is into the state: what it gave, and what it has left of its lease."""
-    result = ended if isinstance(ended, RunResult) else _partial(ended)
+    result = ended if isinstance(ended, RunResult) else partial_result(ended)
     leases.give_back(state, child, result)
     call.waits = "running"
     if result is None:
         assert isinstance(ended, BaseException)  # noqa: S101 - of a result there is always one
-        told = _without(call, child, ended)
+        word, what = end_of_run(ended)
+        status: ResultStatus = "cancelled" if word == "cancelled" else "error"
+        told = outcomes.result_of(call, status, f"Run {child} {what}", error_type=None if status == word else word)
     else:
         told = _told(call, child, result, _limit(state, call))
     outcomes.fold_report(state, call, ToolReport(result=told))
-
-
-def _partial(error: BaseException) -> RunResult | None:
-    """Return what a run that has failed gave, as far as it says so."""
-    cause = error.cause if isinstance(error, ChildWorkflowError) else error
-    details = cause.details if isinstance(cause, ApplicationError) else ()
-    try:
-        return RunResult.model_validate(details[0]) if details else None
-    except ValueError:
-        return None
 
 
 def _limit(state: RunState, call: CallState) -> int:
@@ -122,15 +106,3 @@ def _told(call: CallState, child: str, result: RunResult, limit: int) -> ToolRes
     advice = "What it has done stays done. Go on with what it has found, or ask for what is missing."
     given = outcomes.result_of(call, "error", message, error_type=result.failure or result.status, suggestion=advice)
     return given.model_copy(update={"note": f"It has said so far: {shown}"}) if shown else given
-
-
-def _without(call: CallState, child: str, error: BaseException) -> ToolResult:
-    """Return what is told where nobody knows what the run gave."""
-    cause = error.cause if isinstance(error, ChildWorkflowError) and error.cause else error
-    if isinstance(cause, CancelledError):
-        return outcomes.result_of(call, "cancelled", f"Run {child} was cancelled.")
-    if isinstance(cause, TerminatedError):
-        return outcomes.result_of(call, "error", f"Run {child} was terminated.", error_type="terminated")
-    if isinstance(cause, WorkflowAlreadyStartedError):
-        return outcomes.result_of(call, "error", f"A run {child} is there already.", error_type="already_there")
-    return outcomes.result_of(call, "error", f"Run {child}: {short(explain(cause))}", error_type="failed")

@@ -1,16 +1,25 @@
-"""What a lost or failed activity means, in words for a person. Pure; shared by workflow and projection."""
+"""What a lost or failed activity or run means, in words for a person. Pure; shared by workflow and projection."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from temporalio import exceptions
-from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, TimeoutType
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+    TimeoutType,
+    WorkflowAlreadyStartedError,
+)
 
 from perdure import budgets, outcomes, pressure, turns
 from perdure import state as states
-from perdure.messages import Usage
+from perdure.messages import RunResult, Usage
 from perdure.policies import ToolSpec
+from perdure.results import short
 
 _KNOWN = {"NotFoundError", "ToolError", "KeyMissing"}
 """Types of errors after which nothing was done: no such activity, the tool says so, or its input can't be decrypted."""
@@ -91,3 +100,30 @@ def fold_failure(
         outcomes.close(state, call, result)
     else:
         outcomes.lost(state, call, explain(cause), now, tool.timeout)
+
+
+# -- runs that are calls of another one --------------------------------------------------------------------
+
+
+def partial_result(error: BaseException) -> RunResult | None:
+    """Return what a run gave that has failed, as far as it says so itself."""
+    cause = error.cause if isinstance(error, ChildWorkflowError) else error
+    details = cause.details if isinstance(cause, ApplicationError) else ()
+    try:
+        return RunResult.model_validate(details[0]) if details else None
+    except ValueError:
+        return None
+
+
+def end_of_run(error: BaseException) -> tuple[str, str]:
+    """Return in a word, and as the rest of a sentence, how a run ended that says nothing itself."""
+    cause = error.cause if isinstance(error, ChildWorkflowError) and error.cause else error
+    match cause:
+        case CancelledError():
+            return "cancelled", "was cancelled."
+        case TerminatedError():
+            return "terminated", "was terminated."
+        case WorkflowAlreadyStartedError():
+            return "already_there", "is another one, which is there already."
+        case _:
+            return "failed", f"failed: {short(explain(cause))}"

@@ -1,9 +1,9 @@
 """The travel agent's tools, called as plain functions against the booking service or a stand-in of it."""
 
 import importlib.util
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ class Context:
     cancelled: bool = False
     undoes: str = ""
     vars: Any = None
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    def progress(self, text: str, fraction: float | None = None) -> None:
+        del text, fraction
 
     async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Any]]) -> Any:
         raise NotImplementedError
