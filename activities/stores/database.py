@@ -72,6 +72,7 @@ class Database:
         self.url, self._engine = _engine(url, self.keys)
         self._writer = self._engine.execution_options(begin="BEGIN IMMEDIATE")
         self._ready = False
+        self._prepared: tuple[int, int] | None = None
         self._preparing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -152,11 +153,17 @@ class Database:
     async def _prepare(self, *, make: bool) -> bool:
         """Upgrade the tables, or, with `make`, make them if there are none; return whether there are any now.
 
-        Any number of workers may do so at once.
+        Any number of workers may do so at once. A file that was deleted or replaced meanwhile is left for the one that
+        has its name: what is written to it would be lost.
         """
-        if self._ready:
+        if self._ready and self._prepared == self._identity():
             return True
         async with self._preparing:
+            if self._ready and self._prepared == self._identity():
+                return True
+            if self._ready:
+                self._ready = False
+                await self._engine.dispose()
             if self.file and not self.file.exists():
                 if not make:
                     return False
@@ -175,8 +182,16 @@ class Database:
                     f"{schema.HEAD} is the newest): upgrade perdure here, or set PERDURE_STORE to another store."
                 )
             await self._tune()
-            self._ready = True
+            self._ready, self._prepared = True, self._identity()
             return True
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Return what tells a file from another one of its name; None where there is no file."""
+        try:
+            found = self.file.stat() if self.file else None
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino) if found else None
 
     async def _tune(self) -> None:
         """Have readers and writers of a file not wait for each other; while somebody uses it, another time will do."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import shutil
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -177,4 +178,33 @@ async def test_what_was_kept_is_kept_and_what_was_not_is_not_there_at_all(postgr
     assert {name for name, said in told.items() if said} <= kept  # and some were kept, but nobody heard of it
     for name in told:
         assert len(await store.turns("d", name)) == (name in kept)
+    await store.aclose()
+
+
+@pytest.mark.parametrize("left", [(), ("-wal", "-shm")])
+async def test_what_is_kept_after_the_file_was_deleted_is_in_the_file_of_that_name(tmp_path: Path, left: Any) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    store, reader = open_store(url), open_store(url)
+    lost = await store.put(b"lost", RUN)
+    assert await reader.get(lost) == b"lost"
+    for ending in {"", "-wal", "-shm"} - set(left):
+        Path(f"{tmp_path / 'store.db'}{ending}").unlink()
+    with pytest.raises(LookupError):
+        await reader.get(lost)
+    refs = await asyncio.gather(*(store.put(f"kept {number}".encode(), RUN) for number in range(20)))
+    assert [await reader.get(ref) for ref in refs] == [f"kept {number}".encode() for number in range(20)]
+    await store.aclose()
+    await reader.aclose()
+
+
+async def test_a_file_that_was_put_in_the_place_of_another_is_read_and_written_from_then_on(tmp_path: Path) -> None:
+    here, there = [tmp_path / name / "store.db" for name in ("here", "there")]
+    store, other = open_store(f"sqlite:///{here}"), open_store(f"sqlite:///{there}")
+    lost, found = await store.put(b"before", RUN), await other.put(b"from a backup", RUN)
+    await other.aclose()
+    shutil.rmtree(here.parent)
+    there.parent.rename(here.parent)
+    assert await store.get(found) == b"from a backup"
+    with pytest.raises(LookupError):
+        await store.get(lost)
     await store.aclose()
