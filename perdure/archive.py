@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.engine import search_attributes
 from perdure.errors import ConnectionFailed
 from perdure.listing import ENDS, Filter, RunInfo
+from perdure.speaking import unreachable
 from perdure.telemetry.executions import Recorded
 
 if TYPE_CHECKING:
@@ -47,6 +48,38 @@ async def executions(client: Client, run_id: str) -> Sequence[Recorded]:
             return await histories.read(store, run) if run else ()
         except LookupError as error:
             raise ConnectionFailed(f"Run {run_id} is in the archive, but not whole: {error}") from error
+
+
+async def memo(client: Client, run_id: str) -> Mapping[str, Any]:
+    """Return what was noted at the start of an archived run; nothing where the archive does not have it.
+
+    Raises:
+        ConnectionFailed: If the store can't be used.
+    """
+    kept = await executions(client, run_id)
+    if not kept:
+        return {}
+    first = min(kept, key=lambda one: one.events[0].event_time.ToNanoseconds()).events[0]
+    fields = first.workflow_execution_started_event_attributes.memo.fields
+    values = await client.temporal.data_converter.decode(list(fields.values()))
+    return dict(zip(fields, values, strict=True))
+
+
+async def has_alone(client: Client, run_id: str) -> bool:
+    """Return whether the archive has a run that the engine has forgotten, and would begin anew.
+
+    Where the store can't be used, a warning is logged, and the engine's word counts.
+
+    Raises:
+        ConnectionFailed: If the server does not answer.
+    """
+    try:
+        return await find(client, run_id) is not None and await forgotten(client, run_id)
+    except RPCError as error:
+        raise unreachable(client.temporal, error) from error
+    except ConnectionFailed as error:
+        _log.warning("run %s is begun where the engine does not know it; the archive can't be asked: %s", run_id, error)
+        return False
 
 
 async def complete(client: Client, runs: list[RunInfo], wanted: Filter, limit: int) -> list[RunInfo]:

@@ -87,7 +87,8 @@ class Client:
     ) -> RunHandle:
         """Start a run and return its handle; the same id twice gives one run.
 
-        `handle.existing` tells whether it was there before, `handle.same_task` whether for the same task.
+        `handle.existing` tells whether it was there before, `handle.same_task` whether for the same task. One that the
+        engine has forgotten is found in the archive, up to its pruning.
 
         Args:
             agent: The agent, or its spec as the catalogue has it (then `task_queue` is needed).
@@ -106,9 +107,11 @@ class Client:
         spec, task_queue = self._served(agent, task_queue)
         if task.session:
             return await self._said(spec, task, task_queue, id or task.id)
-        run_id = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
+        given = id or task.id
+        run_id = given or f"{spec.name}-{secrets.token_hex(4)}"
         request = self._request(spec, task, starting(spec, task.variables))
-        if await self._started(run_id, request, task_queue, task):
+        there = bool(given) and await archive.has_alone(self, run_id)
+        if not there and await self._started(run_id, request, task_queue, task):
             return self.handle(run_id)
         handle = RunHandle(self, run_id, existing=True)
         handle.same_task = (await handle.memo()).get("task") == _task_hash(task)

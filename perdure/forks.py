@@ -78,13 +78,16 @@ async def fork(
     queue, reuse = source.started.task_queue.name, WorkflowIDReusePolicy.REJECT_DUPLICATE
     if request.carried and size_of(client.temporal, request) > LARGEST:
         request = request.model_copy(update={"carried": None, "packed": packed_state(request.carried)})
+    there = id is not None and await archive.has_alone(client, new_id)
     try:
-        await begin(client.temporal, new_id, request, queue, reuse, memo, source.priority)
+        if not there:
+            await begin(client.temporal, new_id, request, queue, reuse, memo, source.priority)
+            return client.handle(new_id)
     except WorkflowAlreadyStartedError:
-        handle = RunHandle(client, new_id, existing=True)
-        handle.same_task = (await handle.memo()).get("task") == task
-        return handle
-    return client.handle(new_id)
+        pass
+    handle = RunHandle(client, new_id, existing=True)
+    handle.same_task = (await handle.memo()).get("task") == task
+    return handle
 
 
 async def read(client: Client, run_id: str, step: int) -> Source:

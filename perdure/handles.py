@@ -338,8 +338,6 @@ class RunHandle(Speaking):
             await following.memo()
         except RunNotFound:
             return False
-        except DecisionRejected:
-            pass  # the archive alone has it
         return True
 
     async def _recordable(self, request: RunRequest, carried: RunState) -> RunRequest:
@@ -363,4 +361,7 @@ class RunHandle(Speaking):
 
     async def memo(self) -> Mapping[str, Any]:
         """Return what was noted at the start: `agent`, `labels`, and the `task`'s hash."""
-        return await (await self._describe()).memo()
+        try:
+            return await (await self._describe()).memo()
+        except DecisionRejected:  # the archive alone has it
+            return await archive.memo(self._client, self.id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.service import RPCError
 
 from perdure.activities import afterwards
+from perdure.client import Client
 from perdure.errors import DecisionRejected, RunCancelled, RunFailed, RunNotFound
 from perdure.tools import tool
 from perdure.wire import after_id
@@ -172,3 +175,27 @@ async def test_a_run_that_was_resumed_is_not_listed_by_the_status_that_the_archi
     await finished.handle.resume(add_steps=9)
     ended = await stage.client.list_runs(status=finished.result.status, limit=1000)
     assert finished.handle.id not in [run.id for run in ended]
+
+
+async def test_the_same_id_twice_is_one_run_also_where_the_archive_alone_has_it(stage: Any, forgetful: Any) -> None:
+    source, (agent,) = await paid(stage), stage.agents
+    run_id = source.handle.id
+    again, other = [await forgetful.start(agent, task, id=run_id, task_queue=stage.queue) for task in ("go", "stop")]
+    assert (again.existing, again.same_task) == (True, True)
+    assert (other.existing, other.same_task) == (True, False)
+    assert await again.result() == source.result
+    fork = await forgetful.handle(run_id).fork(1, id=run_id)
+    assert (fork.existing, fork.same_task) == (True, False)
+    with pytest.raises(RPCError, match="not found"):
+        await forgetful.temporal.get_workflow_handle(run_id).describe()
+
+
+async def test_a_run_is_begun_though_the_archive_can_not_be_asked(stage: Any, tmp_path: Path) -> None:
+    agent = stage.agent(["done"])
+    await stage.serve(agent)
+    away = stage.client.settings.model_copy(update={"store": f"sqlite:///{tmp_path}"})
+    handle = await Client(stage.client.temporal, away).start(
+        agent, "go", id=f"once-{stage.queue}", task_queue=stage.queue
+    )
+    assert not handle.existing
+    assert (await stage.client.handle(handle.id).result()).status == "completed"
