@@ -18,7 +18,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from perdure.errors import ConnectionFailed
+from perdure.errors import ConnectionFailed, PerdureError
 from perdure.listing import quoted
 from perdure.speaking import unreachable
 from perdure.state import SessionTurn
@@ -160,24 +160,34 @@ async def _deleted(client: Client, run_id: str) -> bool:
 async def catch_up(client: Client) -> list[str]:
     """Archive every execution that has ended, and is not there yet: nothing followed it. Return the runs' ids.
 
+    One that can't be read, since it has put something away in another store, is named in the log and left out.
+
     Raises:
         ConnectionFailed: If server or store can't be used.
     """
-    from perdure.activities.afterwards import keep
-    from perdure.activities.ends import until_ended
-
-    found: list[str] = []
     async with client.store() as store:
         try:
-            async for each in missing(client.temporal, store):
-                with contextlib.suppress(LookupError):
-                    await keep(
-                        client.temporal, store, each.id, await until_ended(client.temporal, each.id, each.run_id)
-                    )
-                    found.append(each.id)
+            ended = missing(client.temporal, store)
+            found = [each.id async for each in ended if await _caught_up(client.temporal, store, each)]
         except RPCError as error:
             raise unreachable(client.temporal, error) from error
     return list(dict.fromkeys(found))
+
+
+async def _caught_up(temporal: TemporalClient, store: Store, each: WorkflowExecution) -> bool:
+    from perdure.activities.afterwards import keep
+    from perdure.activities.ends import until_ended
+
+    try:
+        await keep(temporal, store, each.id, await until_ended(temporal, each.id, each.run_id))
+    except LookupError:  # the engine has forgotten it meanwhile
+        return False
+    except ConnectionFailed:
+        raise
+    except PerdureError as error:
+        _log.warning("run %s can't be archived: %s", each.id, error)
+        return False
+    return True
 
 
 _PAGE = 500

@@ -187,6 +187,26 @@ async def test_a_run_that_was_terminated_is_archived_by_the_command(kept: Any) -
 
 
 @pytest.mark.usefixtures("at_once")
+async def test_a_run_that_can_not_be_read_keeps_no_other_from_the_archive(kept: Any, tmp_path: Path) -> None:
+    agent = kept.agent(PAYING, [pay])
+    await kept.serve(agent)
+    large = await kept.client.start(agent, "x" * 400_000, task_queue=kept.queue)
+    await kept.until(large, "approval_requested")
+    await kept.client.temporal.get_workflow_handle(large.id).terminate(reason="enough")
+    handle = await terminated(kept)
+    other = kept.client.settings.model_copy(update={"store": f"sqlite:///{tmp_path / 'other.db'}"})
+    client = await Client.connect(other)
+    found: set[str] = set()
+
+    async def both_seen() -> bool:
+        found.update(await retention.catch_up(client))
+        return handle.id in found
+
+    await until(both_seen)
+    assert large.id not in found
+
+
+@pytest.mark.usefixtures("at_once")
 async def test_a_worker_archives_what_was_terminated_before_it_began(kept: Any) -> None:
     handle = await terminated(kept)
     await kept.stop()
