@@ -196,13 +196,13 @@ _SPELT = re.compile(
     r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2})?(?:Z|[+-]\d{2}:?\d{2})?)?"
     r"|\d{4}年\d{1,2}月\d{1,2}日"
     r"|[$€£¥₹]\s?\d[\d,.]{0,20}"
-    r"|\d[\d,.]{0,20}\s?(?:USD|EUR|GBP|CNY|RMB|JPY|CHF|HKD|€|£|元|円)"
+    r"|(?<![\d,.])\d[\d,.]{0,20}\s?(?:USD|EUR|GBP|CNY|RMB|JPY|CHF|HKD|€|£|元|円)"
     r"|\+\d[\d -]{7,18}\d"
     r"|‹[a-z][a-z0-9_]{0,31}-\d{1,6}›"
 )
 """Dates, amounts of money, telephone numbers, handles of private values.
 
-Every repetition is bounded: texts come from anywhere."""
+Every repetition is bounded, and a long row of digits is tried only once: texts come from anywhere."""
 
 _WORD = re.compile(r"[A-Za-z0-9_\-/.:#@+]{4,200}")
 _KEY = re.compile(
@@ -212,6 +212,8 @@ _KEY = re.compile(
 _DIGIT, _LETTER, _SPACE = re.compile(r"\d"), re.compile(r"[^\W\d_]"), re.compile(r"\s")
 _LONGEST_CODE = 64
 _MOST_LEAVES = 500
+_LOOKED_THROUGH = 65_536
+"""Characters of a text that are looked through for values: of a longer one, the beginning."""
 
 
 def values(text: str) -> Iterator[str]:
@@ -225,7 +227,7 @@ def values(text: str) -> Iterator[str]:
             return _leaves(parse_json(text))
         except ValueError:
             pass
-    return _in_words(text)
+    return _in_words(text[:_LOOKED_THROUGH])
 
 
 def _in_words(text: str) -> Iterator[str]:
@@ -249,8 +251,8 @@ def _is_code(word: str) -> bool:
 def _leaves(value: JSON) -> Iterator[str]:
     """Yield the values of plain data that have to be repeated exactly, with their keys."""
     stack: list[tuple[str, JSON]] = [("", value)]
-    seen = 0
-    while stack and seen < _MOST_LEAVES:
+    seen, left = 0, _LOOKED_THROUGH
+    while stack and seen < _MOST_LEAVES and left > 0:
         key, node = stack.pop()
         if isinstance(node, dict):
             stack.extend(reversed([*cast("dict[str, JSON]", node).items()]))
@@ -258,7 +260,9 @@ def _leaves(value: JSON) -> Iterator[str]:
             stack.extend((key, child) for child in reversed(cast("list[JSON]", node)))
         else:
             seen += 1
-            yield from _leaf(key, node)
+            told = node[:left] if isinstance(node, str) else node
+            left -= len(told) if isinstance(told, str) else 0
+            yield from _leaf(key, told)
 
 
 def _leaf(key: str, value: JSON) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -504,8 +505,48 @@ def test_values_that_must_stay_exact_are_found(text: str, found: list[str]) -> N
     assert list(values(text)) == found
 
 
-@pytest.mark.parametrize("text", ["a." * 200_000, "1" * 400_000, "a@" * 200_000, "{" * 400_000, "+1 " * 100_000])
-def test_finding_values_takes_no_longer_than_the_text_is_long(text: str) -> None:
+class Counting:
+    """A pattern that counts the characters which it is given to look through."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern, self.looked = pattern, 0
+
+    def __getattr__(self, name: str) -> Any:
+        def method(*arguments: Any) -> Any:
+            self.looked += len(arguments[-1])
+            return getattr(self._pattern, name)(*arguments)
+
+        return method
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a." * 200_000, "1" * 400_000, "a@" * 200_000, "{" * 400_000, "+1 " * 100_000, "1," * 200_000),
+        json.dumps(["1" * 2_000] * 400),
+        json.dumps({"id": "1" * 400_000, "price": "2 " * 200_000}),
+    ],
+    ids=lambda text: f"{text[:4]} {len(text)}",
+)
+def test_what_is_looked_through_for_values_does_not_grow_with_the_text(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perdure import verbatim as module
+
+    patterns = [Counting(getattr(module, name)) for name in ("_SPELT", "_WORD")]
+    for name, pattern in zip(("_SPELT", "_WORD"), patterns, strict=True):
+        monkeypatch.setattr(module, name, pattern)
+    list(module.values(text))
+    assert 0 < sum(pattern.looked for pattern in patterns) < 250_000
+
+
+def test_a_long_row_of_digits_is_tried_once_and_not_at_each_of_them() -> None:
     from perdure.verbatim import values
 
-    assert len(list(values(text))) < 200_000
+    assert next(values("1234567890" * 3 + " USD and 12,5 USD")) == "12,5 USD"
+
+
+def test_values_are_found_in_the_beginning_of_a_long_text() -> None:
+    from perdure.verbatim import values
+
+    assert next(values("booked BK-20461 " + "x " * 400_000)) == "BK-20461"
