@@ -115,7 +115,7 @@ class Sessions:
         while True:
             session = await self._store.session(self._temporal.namespace, name)
             turns = session.turns if session else 0
-            kept = session if session and not session.deleted_at else None
+            kept = session if session and not session.deleted_at and not session.begun else None
             following = await self._described(name, turns + 1)
             if following and following.status is WorkflowExecutionStatus.RUNNING:
                 return Standing(kept, turns, turns + 1)

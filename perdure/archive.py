@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.engine import search_attributes
 from perdure.errors import ConnectionFailed
-from perdure.listing import ENDS, Filter, RunInfo
+from perdure.listing import ENDS, Filter, RunInfo, quoted
 from perdure.speaking import unreachable
 from perdure.telemetry.executions import Recorded
 
@@ -22,6 +24,10 @@ _log = logging.getLogger("perdure.archive")
 
 _MOST = 10_000
 """Runs of the archive that are looked through for those of one status."""
+_AT_ONCE = 100
+"""Runs that the engine's index is asked for at once."""
+_HEARD = timedelta(minutes=1)
+"""After this, its index has heard of a run."""
 
 
 async def find(client: Client, run_id: str) -> ArchivedRun | None:
@@ -98,14 +104,28 @@ async def complete(client: Client, runs: list[RunInfo], wanted: Filter, limit: i
     except ConnectionFailed as error:
         _log.warning("Runs that the engine has forgotten are not listed: %s", error)
         return runs
-    for run in kept:
+    ended = [run for run in kept if status in (None, run.status) and run.status in ENDS and run.run_id not in known]
+    fits = [run for run in ended if wanted.tenant in (None, run.tenant)]
+    for start in range(0, len(fits), _AT_ONCE):
         if len(runs) >= limit:
             break
-        fits = status in (None, run.status) and run.status in ENDS and run.run_id not in known
-        fits = fits and wanted.tenant in (None, run.tenant)
-        if fits and await forgotten(client, run.run_id):
-            runs.append(_info(run))
+        some = fits[start : start + _AT_ONCE]
+        there = await _there(client, some)
+        runs += [_info(run) for run in some if run.run_id not in there][: limit - len(runs)]
     return sorted(runs, key=lambda run: run.started_at, reverse=True)
+
+
+async def _there(client: Client, runs: Sequence[ArchivedRun]) -> set[str]:
+    """Return the ids of those of `runs` that the engine still has.
+
+    One question for all of them to its index, which may not have heard yet of the newest: these are asked for.
+    """
+    ids = ", ".join(f"'{quoted(run.run_id)}'" for run in runs)
+    there = {each.id async for each in client.temporal.list_workflows(f"WorkflowId IN ({ids})")}
+    since = datetime.now(UTC) - _HEARD
+    new = [run.run_id for run in runs if run.run_id not in there and run.started_at > since]
+    gone = await asyncio.gather(*(forgotten(client, run_id) for run_id in new))
+    return there | {run_id for run_id, is_gone in zip(new, gone, strict=True) if not is_gone}
 
 
 async def forgotten(client: Client, run_id: str) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -16,7 +17,15 @@ from perdure.activities.stores import Session, Store, Turn, segments, store_of
 from perdure.agents import Task
 from perdure.control import NEXT_TURN
 from perdure.decisions import Saying
-from perdure.errors import DecisionRejected, PerdureError, RunEnded, RunNotFound, SessionError, SessionNotFound
+from perdure.errors import (
+    ConnectionFailed,
+    DecisionRejected,
+    PerdureError,
+    RunEnded,
+    RunNotFound,
+    SessionError,
+    SessionNotFound,
+)
 from perdure.messages import JSON, Compaction, Content, Entry, Message, RunResult, ToolMessage
 from perdure.policies import AgentSpec
 from perdure.speaking import new_id, unreachable, whoami
@@ -136,6 +145,8 @@ class SessionHandle:
                     of_other = Task(input="", variables=task.variables)
                     await self._begin(opening(self.name, standing, queued[0], queued[1:]), of_other)
                 elif await self._begin(opening(self.name, standing, said, []), task):
+                    if standing.session is None:
+                        await self._listed(task)
                     return Sent(self, "started", standing.turns + 1, said.id)
 
     async def ask(self, task: Content | Task, *, when_busy: WhenBusy | None = None) -> RunResult:
@@ -159,6 +170,23 @@ class SessionHandle:
         if self._spec is None:
             raise SessionError(f"Session {self.name!r}: to begin a turn, its agent has to be given.")
         return await self._client.begin_turn(next, self._spec, self._queue, self._of_session(next.session, task))
+
+    async def _listed(self, task: Task) -> None:
+        """Have the session listed from its first turn on; where the store has gone away, its end will do."""
+        assert self._spec is not None  # noqa: S101 - a turn was begun with it
+        now, of = datetime.now(UTC), self._of_session(None, task)
+        session = Session(
+            namespace=self._client.temporal.namespace,
+            name=self.name,
+            agent=self._spec.name,
+            user=of.user,
+            tenant=of.tenant,
+            created_at=now,
+            updated_at=now,
+        )
+        with contextlib.suppress(ConnectionFailed):
+            async with self._store() as store:
+                await store.begin_session(session)
 
     def _of_session(self, session: Session | None, task: Task) -> Task:
         user = self._user or task.user or (session.user if session else "")

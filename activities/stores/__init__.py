@@ -202,6 +202,7 @@ class Session(Data):
         queued: What was said meanwhile and waits: the next turns begin with it.
         deleted_at: When a person deleted it: nothing is left but the number of its turns, so that those of a later
             session of the same name have other ids.
+        begun: Its first turn has begun, and not ended yet: there is nothing but who talks with whom.
     """
 
     namespace: str
@@ -216,6 +217,7 @@ class Session(Data):
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None = None
+    begun: bool = False
 
 
 class Turn(Data):
@@ -234,6 +236,10 @@ class Sessions(Protocol):
 
     async def session(self, namespace: str, name: str) -> Session | None:
         """Return the session, also one that was deleted; None if there never was one."""
+        ...
+
+    async def begin_session(self, session: Session) -> None:
+        """Have a session listed whose first turn has begun: as `begun`. One that is there already stays as it is."""
         ...
 
     async def end_turn(self, session: Session, turn: Turn) -> bool:

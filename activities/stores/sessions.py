@@ -23,6 +23,23 @@ class SQLSessions(SQLBlobs):
             return await self._session(connection, namespace, name) if connection else None
 
     @whole
+    async def begin_session(self, session: Session) -> None:
+        """See `Sessions.begin_session`."""
+        key = {"namespace": session.namespace, "name": session.name}
+        async with self._writing() as connection:
+            locked = select(SESSIONS.c.agent, SESSIONS.c.turns).where(_key(**key)).with_for_update()
+            row = (await connection.execute(locked)).one_or_none()
+            if row and row.agent:
+                return
+            told = session.model_copy(update={"begun": True, "turns": row.turns if row else 0})
+            values = {"agent": told.agent, "turns": told.turns, "updated_at": told.updated_at}
+            values |= {"body": told.model_dump(mode="json")}
+            if row:
+                await connection.execute(update(SESSIONS).where(_key(**key)).values(**values))
+            else:
+                await connection.execute(self._insert(SESSIONS).values(**key, **values).on_conflict_do_nothing())
+
+    @whole
     async def end_turn(self, session: Session, turn: Turn) -> bool:
         """See `Sessions.end_turn`."""
         async with self._writing() as connection:

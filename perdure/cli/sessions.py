@@ -113,7 +113,7 @@ async def _list(agent: str | None, limit: int, as_json: bool) -> None:
 
 def _told(one: Session) -> dict[str, Any]:
     """Return what a program is told of a session."""
-    return one.model_dump(exclude={"before", "deleted_at", "queued"}) | {
+    return one.model_dump(exclude={"before", "deleted_at", "begun", "queued"}) | {
         "queued": [said.content for said in one.queued]
     }
 

@@ -58,6 +58,15 @@ def test_a_chat_at_a_terminal_asks_for_approval_and_goes_on(served, name):
     assert "worker" not in shown  # brief: what is done and asked, nothing else
 
 
+def test_a_session_is_listed_while_its_first_turn_waits(served, name):
+    asking(served, name)
+    listed = {one["name"]: one for one in served.json("sessions")}
+    assert (listed[name]["agent"], listed[name]["turns"]) == ("clerk", 0)
+    assert "none of its turns has ended" in served("sessions", "export", name, code=1).stderr
+    served("deny", f"{name}.1")
+    served("watch", f"{name}.1")
+
+
 def test_ctrl_c_leaves_the_turn_alone_and_what_is_typed_then_reaches_it(served, name):
     with served.terminal("chat", "agents.py:sociable", "--session", name) as terminal:
         terminal.until("> ")

@@ -126,3 +126,30 @@ async def test_a_session_of_the_same_name_goes_on_counting_after_the_deleted_one
     assert kept
     assert (kept.turns, kept.agent, kept.created_at, kept.deleted_at) == (2, "other", NOON + timedelta(minutes=9), None)
     assert [one.number for one in await store.turns("default", "s")] == [2]
+
+
+async def test_a_session_is_listed_from_the_beginning_of_its_first_turn_on(store):
+    await store.begin_session(session(user="ada"))
+    [listed] = await store.sessions("default", agent="travel")
+    assert (listed.name, listed.user, listed.turns, listed.begun) == ("s", "ada", 0, True)
+    assert await store.end_turn(session(minutes=1), turn())
+    await store.begin_session(session(agent="other", minutes=2))  # told late
+    [listed] = await store.sessions("default")
+    assert (listed.agent, listed.turns, listed.begun) == ("travel", 1, False)
+
+
+async def test_a_session_that_was_deleted_is_listed_again_when_it_is_begun_again(store):
+    await store.end_turn(session(), turn())
+    await store.drop_session("default", "s")
+    await store.begin_session(session(minutes=9))
+    [listed] = await store.sessions("default")
+    assert (listed.begun, listed.turns, listed.deleted_at) == (True, 1, None)
+    assert not await store.end_turn(session(minutes=9), turn())
+    assert await store.end_turn(session(minutes=9), turn(2))
+    assert await store.drop_session("default", "s")
+    await store.begin_session(session(minutes=10))
+    assert await store.drop_session("default", "s")
+    assert await store.sessions("default") == []
+    left = await store.session("default", "s")
+    assert left
+    assert left.turns == 2

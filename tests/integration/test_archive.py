@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,36 @@ async def test_a_run_is_begun_though_the_archive_can_not_be_asked(stage: Any, tm
     )
     assert not handle.existing
     assert (await stage.client.handle(handle.id).result()).status == "completed"
+
+
+async def test_the_engine_is_asked_once_for_many_runs_that_it_may_have_forgotten(
+    stage: Any, forgetful: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perdure import archive
+    from perdure.activities.stores import ArchivedRun
+
+    finished = await stage.run(["done"], name="clerk-of-many")
+    run = await archived(stage, finished.handle.id)
+    async with stage.client.store() as store:
+        long_ago = run.started_at - timedelta(days=3)
+        for number in range(120):
+            times = {"started_at": long_ago - timedelta(minutes=number), "closed_at": long_ago}
+            old = ArchivedRun.model_validate({**run.model_dump(), **times, "run_id": f"it's old {number}"})
+            await store.archive(old, f"old {number}", run.histories[0])
+    asked: list[str] = []
+    listing = stage.client.temporal.list_workflows
+
+    async def described(client: Any, run_id: str) -> bool:
+        asked.append(run_id)
+        return True
+
+    def listed(query: str, **options: Any) -> Any:
+        asked.append(query)
+        return listing(query, **options)
+
+    monkeypatch.setattr(stage.client.temporal, "list_workflows", listed)
+    monkeypatch.setattr(archive, "forgotten", described)
+    runs = await stage.client.list_runs(agent="clerk-of-many", limit=200)
+    assert [one.archived for one in runs] == [False, *(True,) * 120]
+    assert len([query for query in asked if "WorkflowId IN" in query]) == 2
+    assert len(asked) < 8

@@ -394,6 +394,8 @@ async def test_a_turn_that_nobody_recorded_is_recorded_by_who_begins_the_next_on
     async with talk.handle() as session:
         await session.ask("Choose MU1.")
         store = store_of(stage.client.settings)
-        assert await store.session("default", talk.name) is None
+        kept = await store.session("default", talk.name)
+        assert kept
+        assert kept.begun, "its turn was recorded by somebody else"
         await store.aclose()
         assert (await session.ask("Which one?")).variables["flight"] == "MU1"
