@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities import copies, providers
-from perdure.activities.afterwards import Afterwards
+from perdure.activities.afterwards import Afterwards, Copy
 from perdure.activities.compacting import CompactActivities
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
@@ -42,7 +42,7 @@ from perdure.errors import AgentError, SessionError
 from perdure.retention import keep_up
 from perdure.sealing import keyring
 from perdure.settings import Settings
-from perdure.telemetry import hooks, live, logs
+from perdure.telemetry import hooks, live, logs, otel
 from perdure.telemetry.broadcast import Broadcast
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
@@ -83,6 +83,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     if lacking := await search_attributes.ensure(client):
         _log.warning(lacking)
     async with (
+        otel.on(settings) as telemetry,
         opened(settings) as store,
         _broadcast(settings) as broadcast,
         Toolbox(by_name, client, settings.threads, broadcast) as toolbox,
@@ -97,8 +98,9 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         safe = Safe(store, settings)
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection, safe=safe)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
+        made = [usage_copy(store, load), copies.forgetting(settings)]
         others: list[Callable[..., Any]] = [
-            Afterwards(client, store, [usage_copy(store, load), copies.forgetting(settings)]).archive,
+            Afterwards(client, store, [*made, *_tracing(telemetry)]).archive,
             sessions.end_turn,
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
@@ -116,6 +118,15 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop, _beside(*beside):
             yield stop
+
+
+def _tracing(telemetry: otel.Telemetry | None) -> list[Copy]:
+    """Return what tells OpenTelemetry of each execution that has ended, where it is on."""
+    if telemetry is None:
+        return []
+    from perdure.activities.tracing import Tracing
+
+    return [Tracing(telemetry)]
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from temporalio import activity
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
+from temporalio.converter import DataConverter
 
 from perdure.activities import histories
 from perdure.activities.ends import PATIENCE, soon, until_ended
@@ -31,11 +32,15 @@ class Kept:
         run: The run, as the archive has it now.
         execution: Temporal's run id.
         projection: What the history of this execution tells.
+        events: That history.
+        converter: Reads what is in it.
     """
 
     run: ArchivedRun
     execution: str
     projection: Projection
+    events: Sequence[HistoryEvent]
+    converter: DataConverter
 
 
 Copy = Callable[[Kept], Awaitable[None]]
@@ -92,7 +97,7 @@ async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) ->
     state = projection.state
     if run.closed_at and state and state.secrets and not state.borrowing.parent:
         await store.drop_secrets(state.secrets.id)
-    return Kept(run, recorded.execution, projection)
+    return Kept(run, recorded.execution, projection, recorded.events, client.data_converter)
 
 
 def _archived(projection: Projection, namespace: str, last: HistoryEvent) -> ArchivedRun:

@@ -19,6 +19,8 @@ from perdure.errors import ModelError
 from perdure.messages import Usage
 from perdure.reports import Spent
 from perdure.results import short
+from perdure.telemetry import signals
+from perdure.telemetry.ids import SpanRef, of_attempt
 
 _AT_ONCE = timedelta(milliseconds=1)
 """The engine takes a delay of zero for none given, and has its own idea of one so short: see `AtOnce`."""
@@ -162,6 +164,12 @@ class Attempt:
         self.tried, self._begun = self.tried.model_copy(update={"place": None}), datetime.now(UTC)
         self._pulse.keep(self.tried.model_copy(update={"sent": tokens, "begun": self._begun}))
 
+    @property
+    def span(self) -> SpanRef:
+        """The span of the request that was begun last."""
+        info, number = activity.info(), sum(one.times for one in self.tried.spent) + 1
+        return of_attempt(info.namespace, info.workflow_id or "", info.workflow_run_id or "", info.activity_id, number)
+
     def waste(
         self,
         usage: Usage,
@@ -181,9 +189,11 @@ class Attempt:
         if begun or usage != Usage():  # else nothing was sent: it has no key, say
             took = now - begun if now and begun else None
             told = {"model": self.model, "usage": usage, "cost_usd": cost_usd, "at": begun, "took": took}
-            spent = Spent(status=status, why=why, **told).after(spent)
+            last = Spent(status=status, why=why, **told)
+            spent = last.after(spent)
+            signals.current().asked(last)
         changes = {"wasted": self.tried.wasted + usage, "cost_usd": added(self.tried.cost_usd, cost_usd)}
-        self.tried = self.tried.model_copy(update={**changes, "spent": spent, "sent": 0, "begun": None})
+        self.tried = self.tried.model_copy(update={**changes, "spent": spent, "sent": 0, "begun": None, "seen": None})
         self._pulse.keep(self.tried)
 
     def in_time(self, delay: timedelta) -> bool:

@@ -108,9 +108,9 @@ async def run_body(
     gate = Gate(context.deadline)
     job: Job[Ended[T]]
     if inspect.iscoroutinefunction(body):
-        job = toolbox.job(lambda: _async(gate, body, finish))
+        job = toolbox.job(lambda: _async(gate, body, finish, context))
     else:
-        job = toolbox.threads.job(lambda: _blocking(gate, body, finish))
+        job = toolbox.threads.job(lambda: _blocking(gate, body, finish, context))
     waiting = asyncio.wrap_future(job.future)
     left = (context.deadline - datetime.now(UTC)).total_seconds()
     try:
@@ -158,13 +158,14 @@ async def _stop(
     return waiting.result() if waiting.done() else None
 
 
-def _blocking(gate: Gate, body: Callable[[], Any], finish: Callable[[Any], T]) -> Ended[T]:
+def _blocking(gate: Gate, body: Callable[[], Any], finish: Callable[[Any], T], context: CallContext) -> Ended[T]:
     if not gate.enter():
         return NeverBegan("It did not begin in time.", "busy")
     try:
-        value = body()
-        if inspect.isawaitable(value):
-            value = asyncio.run(_await(value))
+        with context.current():
+            value = body()
+            if inspect.isawaitable(value):
+                value = asyncio.run(_await(value))
         return Returned(finish(value))
     except BaseException as error:  # noqa: BLE001 - application code may raise anything
         return Raised(error)
@@ -174,10 +175,12 @@ async def _await(value: Any) -> Any:
     return await value
 
 
-async def _async(gate: Gate, body: Callable[[], Any], finish: Callable[[Any], T]) -> Ended[T]:
+async def _async(gate: Gate, body: Callable[[], Any], finish: Callable[[Any], T], context: CallContext) -> Ended[T]:
     if not gate.enter():
         return NeverBegan("It did not begin in time.", "busy")
     try:
-        return Returned(finish(await body()))
+        with context.current():
+            value = await body()
+        return Returned(finish(value))
     except BaseException as error:  # noqa: BLE001 - application code may raise anything, SystemExit too
         return Raised(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -16,7 +16,9 @@ from perdure.activities.unlocked import NONE, Unlocked
 from perdure.activities.variables import Variables
 from perdure.errors import VariableError
 from perdure.messages import JSON
+from perdure.telemetry import signals
 from perdure.telemetry.broadcast import Working
+from perdure.telemetry.ids import SpanRef
 from perdure.wire import ToolInput
 
 Resource = TypeVar("Resource")
@@ -36,6 +38,7 @@ class CallContext:
         secrets: Unlocked = NONE,
         *,
         name: str = "",
+        span: SpanRef | None = None,
     ) -> None:
         self.run_id = run_id
         self.agent = call.agent
@@ -48,6 +51,7 @@ class CallContext:
         self.deadline = deadline
         self.shared: Any = toolbox.shared(call.agent)
         self.secrets = secrets
+        self.span = span
         self._toolbox = toolbox
         self._name = name
         self._stopped = threading.Event()
@@ -63,6 +67,15 @@ class CallContext:
                 raise VariableError(f"Agent {self.agent!r} declares no variables; see Agent(variables=…).")
             self._variables = Variables(self._model, self._given)
         return self._variables.instance
+
+    @property
+    def traceparent(self) -> str:
+        """The header `traceparent` of requests that this attempt makes of others; "" where nobody traces."""
+        return signals.current().traceparent(self.span) if self.span else ""
+
+    def current(self) -> AbstractContextManager[object]:
+        """Make this attempt's span the current one."""
+        return signals.current().within(self.span) if self.span else nullcontext()
 
     def wrote(self) -> dict[str, JSON]:
         """Return the variables that were changed. Raises `VariableError` if they can't be kept."""

@@ -33,6 +33,7 @@ from perdure.models.dialect import request_tokens, usage_of_part
 from perdure.policies import ModelSettings
 from perdure.reports import Spent
 from perdure.settings import Settings
+from perdure.telemetry import signals
 
 _DOWN = frozenset({"connection", "timeout", "server", "overloaded"})
 """Kinds of failures that say that a provider is down."""
@@ -117,7 +118,8 @@ class Edge:
             raise attempt.later("lost", "This attempt has come too late.", _LATE)
         if attempt.tried.sent:
             lost = Usage(input_tokens=attempt.tried.sent, estimated=True)
-            attempt.waste(lost, _price(attempt, asked.settings, lost), "lost", "worker")
+            seen = attempt.tried.seen
+            attempt.waste(lost, _price(attempt, asked.settings, lost), "lost", "worker", now=seen)
         while True:
             try:
                 return await self._ask(attempt, asked, allowance)
@@ -215,7 +217,8 @@ class Edge:
         attempt.begin(tokens)
         try:
             async with asyncio.timeout(patience if left is None else min(patience, left)):
-                reply = await model.generate(asked)
+                with signals.current().within(attempt.span):
+                    reply = await model.generate(asked)
             end = "answered"
         except TimeoutError:
             if left is not None and left < patience:

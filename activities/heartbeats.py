@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
-from datetime import datetime
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from pydantic import Field
 from temporalio import activity
 from temporalio.client import AsyncActivityCancelledError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from perdure.attempts import Made, Trail, lost
 from perdure.messages import Data, Usage
 from perdure.reports import Spent
+from perdure.telemetry import signals
 
 
 class Tried(Data):
@@ -28,6 +31,7 @@ class Tried(Data):
         queue: The worker whose queue it is.
         sent: Input tokens of a request under way. Still set at the next attempt, it was lost with its worker.
         begun: When that request was sent.
+        seen: Its last sign of life.
         wasted: Of the attempts that failed half-way.
         spent: All requests that have ended, oldest first.
         cost_usd: Of those; None where a price is not known.
@@ -41,6 +45,7 @@ class Tried(Data):
     queue: str = ""
     sent: int = 0
     begun: datetime | None = None
+    seen: datetime | None = None
     spent: list[Spent] = Field(default_factory=list[Spent])
     wasted: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)
@@ -54,6 +59,10 @@ class Pulse:
         self._details = list(activity.info().heartbeat_details)
         self._left = False
         self._kept = False
+        info, trail = activity.info(), self._details[1] if len(self._details) > 1 else None
+        left = Trail.model_validate(trail) if trail else Trail()
+        self.made = [*left.made, *lost(left, info.attempt, info.scheduled_time)]
+        self._trail: Trail | None = None
 
     @property
     def tried(self) -> Tried:
@@ -62,7 +71,7 @@ class Pulse:
 
     def keep(self, tried: Tried) -> None:
         """Leave `tried` to the attempts after this one, with the next heartbeat, which is soon."""
-        self._details, self._kept = [tried], True
+        self._details, self._kept = [tried, *self._details[1:]], True
 
     def leave(self, tried: Tried) -> None:
         """Leave `tried` to the attempts after this one, which is about to fail."""
@@ -73,6 +82,18 @@ class Pulse:
         """Return whether this attempt has come too late, and another one is made; see `given_up`."""
         return activity.info().attempt > 1 and await given_up(*self._details)
 
+    def begin(self) -> datetime:
+        """Note that a tool's body begins: should its worker be lost, the attempt after this one has to tell of it."""
+        now = datetime.now(UTC)
+        self._trail, self._kept = Trail(now=activity.info().attempt, began=now, made=self.made[-_MOST:]), True
+        return now
+
+    def did(self, made: Made) -> None:
+        """Note how the body ended, which is to be tried again."""
+        self.made = [*self.made, made][-_MOST:]
+        self._trail = Trail(told=made.attempt, now=made.attempt, made=self.made)
+        self._left = True
+
     @property
     def has_news(self) -> bool:
         """Whether it keeps something that it was not left."""
@@ -80,15 +101,39 @@ class Pulse:
 
     async def deliver(self) -> None:
         """See to it that the engine has what is left before it hears of the failure; its own heartbeats may be late."""
-        if self._left:
+        if self._left and not activity.info().is_local:
             self.beat()  # or an older one that waits to be sent would come last
             handle = activity.client().get_async_activity_handle(task_token=activity.info().task_token)
             with suppress(AsyncActivityCancelledError, RPCError):
                 await handle.heartbeat(*self._details)
 
     def beat(self) -> None:
-        """Tell the engine that the attempt is alive."""
+        """Tell the engine that the attempt is alive, and those after it when it was."""
+        now = datetime.now(UTC)
+        if self._kept and self.tried.begun:
+            self._details[0] = self.tried.model_copy(update={"seen": now})
+        if self._trail is not None:
+            self._trail = self._trail.model_copy(update={"seen": now})
+            self._details = [self.tried, self._trail]
         activity.heartbeat(*self._details)
+
+
+_MOST = 100
+"""Attempts of a tool that are told of one by one."""
+
+
+@contextmanager
+def counted(pulse: Pulse, tool: str, agent: str) -> Generator[None]:
+    """Have the attempts after this one know when it began, and how it ended where it has to be made again."""
+    began = pulse.begin()
+    try:
+        yield
+    except BaseException as error:
+        name = error.type if isinstance(error, ApplicationError) else type(error).__name__
+        made = Made(attempt=activity.info().attempt, began=began, ended=datetime.now(UTC), error_type=name or "error")
+        signals.current().called(tool, agent, (made.ended - began).total_seconds(), made.error_type)
+        pulse.did(made)
+        raise
 
 
 @asynccontextmanager
@@ -97,8 +142,11 @@ async def heartbeats() -> AsyncGenerator[Pulse]:
 
     Where a worker has little to do it heartbeats more often: what a heartbeat brings back is the cancellation.
     """
-    pulse = Pulse()
-    timeout = activity.info().heartbeat_timeout
+    pulse, info = Pulse(), activity.info()
+    timeout = info.heartbeat_timeout
+    if not info.is_local:
+        what = info.activity_type if info.activity_type.startswith("perdure.") else "tool"
+        signals.current().queued(what, info.started_time - info.current_attempt_scheduled_time)
     task = asyncio.create_task(_beat(pulse, timeout.total_seconds() / 3)) if timeout else None
     try:
         yield pulse

@@ -20,7 +20,7 @@ from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Return
 from perdure.activities.breakers import breaker_of
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
-from perdure.activities.heartbeats import given_up, heartbeats
+from perdure.activities.heartbeats import counted, given_up, heartbeats
 from perdure.activities.memory import Recollection
 from perdure.activities.outages import LATER, Outages, failure
 from perdure.activities.outputs import Outputs, output_of
@@ -36,6 +36,8 @@ from perdure.policies import READ_RESULT
 from perdure.reports import ProbeReport, ToolReport, UndoReport
 from perdure.results import Output, as_text, noted, short, words
 from perdure.settings import Settings
+from perdure.telemetry import signals
+from perdure.telemetry.ids import of_attempt
 from perdure.tools import Done, NotDone, Tool, Unknown
 from perdure.wire import PROBE, UNDO, UNDO_SUFFIX, ProbeInput, ToolInput, UndoInput
 
@@ -83,9 +85,14 @@ class ToolActivities:
         """Execute one attempt of a call to the tool that the activity type names."""
         name = activity.info().activity_type
         call: ToolInput = activity.payload_converter().from_payload(arguments[0].payload, ToolInput)
-        async with heartbeats():
-            secrets = await self._safe.unlock(call.secrets)
-            report = secrets.model(await self._report(self._find(call.agent, name), call, name, secrets))
+        began = datetime.now(UTC)
+        async with heartbeats() as pulse:
+            with counted(pulse, name, call.agent):
+                secrets = await self._safe.unlock(call.secrets)
+                report = secrets.model(await self._report(self._find(call.agent, name), call, name, secrets))
+        wrong = "" if report.result.status == "ok" else report.result.error_type or report.result.status
+        signals.current().called(name, call.agent, (datetime.now(UTC) - began).total_seconds(), wrong)
+        report = report.model_copy(update={"made": pulse.made})
         self._conversations.remember(ToolMessage(role="tool", result=report.result))
         return report
 
@@ -245,7 +252,9 @@ class ToolActivities:
         live = self._agents.get(call.agent)
         variables = live.variables if live else None
         run = (info.workflow_id or "", info.attempt, deadline)
-        return CallContext(call, *run, self._toolbox, variables, secrets, name=info.activity_type)
+        ids = (info.namespace, info.workflow_id or "", info.workflow_run_id or "", info.activity_id, info.attempt)
+        span = of_attempt(*ids)
+        return CallContext(call, *run, self._toolbox, variables, secrets, name=info.activity_type, span=span)
 
 
 class Unfit(Exception):

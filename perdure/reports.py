@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from perdure.attempts import Made
 from perdure.memory import Circle, Learnt
 from perdure.messages import (
     JSON,
@@ -20,6 +21,9 @@ from perdure.messages import (
     Usage,
     UserMessage,
 )
+
+_ONE_BY_ONE = 20
+"""Requests of one call that are told of one by one, whatever they are like, but for those that are held off."""
 
 
 class Spent(Data):
@@ -46,10 +50,11 @@ class Spent(Data):
     times: int = 1
 
     def after(self, before: list[Spent]) -> list[Spent]:
-        """Return `before` with this one: the last one counts it, where it is just like that and used nothing."""
+        """Return `before` with this one. Of many, the last one counts it, where it is like that and used nothing."""
         last = before[-1] if before else None
         like = last and (last.model, last.status, last.why) == (self.model, self.status, self.why)
-        if last is None or not like or {last.usage, self.usage} != {Usage()}:
+        few = len(before) < _ONE_BY_ONE and self.why != "rate_limited"
+        if last is None or not like or few or {last.usage, self.usage} != {Usage()}:
             return [*before, self]
         ended = self.at + self.took if self.at and self.took else None
         changes = {"times": last.times + self.times, "took": ended - last.at if ended and last.at else None}
@@ -128,6 +133,7 @@ class ToolReport(Data):
         deadline: When the attempt was to be abandoned at the latest; set where the result is in doubt.
         abandoned: True if the tool is still running in spite of that: then no probe can say `NotDone`.
         wrote: The variables that it has changed; none where it failed, or is in doubt.
+        made: The attempts before this one.
     """
 
     result: ToolResult
@@ -135,6 +141,7 @@ class ToolReport(Data):
     deadline: datetime | None = None
     abandoned: bool = False
     wrote: dict[str, JSON] = Field(default_factory=dict)
+    made: list[Made] = Field(default_factory=list[Made])
 
     def having(self, result: ToolResult) -> ToolReport:
         """Return the same report of another result."""

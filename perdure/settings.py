@@ -6,7 +6,7 @@ import contextlib
 import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -128,6 +128,12 @@ class Settings(BaseSettings):
             while it comes: through files in `home`, or through the store where that is PostgreSQL. Default on.
         redactors: Detectors of your own for what tells of runs, as `MODULE:NAME`, separated by commas: each one a
             `Detector`, or a function from text to text. Default: none besides those that are always there.
+        otel: Whether OpenTelemetry is told: true (needs `perdure[otel]`), false, or by default where the application
+            has a provider of its own or the standard variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, …) say where to.
+        capture_content: Whether messages, arguments and results are in spans: `off` (default), `redacted`, or `whole`.
+        metrics_port: A worker answers there to `/metrics` (Prometheus), `/healthz` and `/readyz`. Needs
+            `perdure[otel]`. 0: any free one. Default: it does not.
+        metrics_host: The address on which it does. Default 127.0.0.1.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
     """
 
@@ -156,6 +162,10 @@ class Settings(BaseSettings):
     encryption_key_file: Path | None = None
     stream: bool = True
     redactors: Names = Field(default_factory=list[str])
+    otel: bool | None = None
+    capture_content: Literal["off", "redacted", "whole"] = "off"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    metrics_host: str = "127.0.0.1"
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 
     @property

@@ -81,6 +81,8 @@ class ToolContext(Protocol):
         undoes: For a compensation: the idempotency key of the call to undo. "" for a tool.
         deadline: When this attempt is abandoned (UTC).
         shared: What the agent's lifespan function yielded, or None.
+        traceparent: The header of that name for requests that the tool makes of others, so that they are part of its
+            span; "" where OpenTelemetry is off. Instrumented clients set it by themselves.
         secrets: Those that the run was given, by name (`perdure run --secret`, `Task(secrets=…)`). They never show
             their values by themselves; what the tool says with one of them in it is recorded without.
         vars: The run's variables: an instance of the class in `Agent(variables=…)`. What is assigned is checked at
@@ -98,6 +100,11 @@ class ToolContext(Protocol):
     deadline: datetime
     shared: Any
     secrets: Mapping[str, str]
+
+    @property
+    def traceparent(self) -> str:
+        """The header `traceparent`, or ""."""
+        ...
 
     @property
     def vars(self) -> Any:

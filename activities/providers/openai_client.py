@@ -18,6 +18,7 @@ from perdure.messages import JSON
 from perdure.models import ModelReply, ModelRequest
 from perdure.models.dialect import usage_of_part
 from perdure.policies import ModelSettings
+from perdure.telemetry import signals
 
 if TYPE_CHECKING:
     import httpx2
@@ -126,7 +127,7 @@ class Endpoint:
             path,
             cast_to=httpx2.Response,
             content=encode(body),
-            options={"headers": {"Content-Type": "application/json"}},
+            options={"headers": {"Content-Type": "application/json", **signals.current().headers()}},
             stream=True,
             stream_cls=AsyncStream[object],
         )

@@ -1,0 +1,54 @@
+"""The spans and metrics of an execution that has ended, told once, off its critical path."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+
+from perdure.activities.afterwards import Kept
+from perdure.telemetry.attempted import attempted
+from perdure.telemetry.otel import Telemetry
+from perdure.telemetry.spans import Told, spans, waits
+
+_REMEMBERED = 10_000
+
+
+class Tracing:
+    """Tells of executions. A `Copy`: its spans have the ids that they would have if it was repeated.
+
+    Args:
+        telemetry: Where it is told.
+    """
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._counted: OrderedDict[str, None] = OrderedDict()
+
+    async def __call__(self, kept: Kept) -> None:
+        """Tell of an execution, and wait a moment until it has arrived."""
+        told = await told_of(kept)
+        self._count(kept, told)
+        self._telemetry.emit(spans(told, self._telemetry.capture))
+        await self._telemetry.delivered()
+
+    def _count(self, kept: Kept, told: Told) -> None:
+        """Count what there is to count, once in this process."""
+        if kept.execution in self._counted:
+            return
+        self._counted[kept.execution] = None
+        while len(self._counted) > _REMEMBERED:
+            self._counted.popitem(last=False)
+        signals, agent = self._telemetry.signals, kept.run.agent
+        for one in waits(told):
+            decision = "none" if one.decided is None else "approved" if one.decided.approve else "denied"
+            signals.approval(one.name, agent, decision, one.until - one.asked)
+        if told.result:
+            signals.ended(agent, told.result.status, told.result.failure or "", told.ended - told.began)
+
+
+async def told_of(kept: Kept) -> Told:
+    """Return what is known of an execution."""
+    history = await attempted(kept.run.run_id, kept.execution, kept.events, kept.converter)
+    began = kept.run.started_at if history.continued or history.began is None else history.began
+    read = partial(Told, kept.run.namespace, kept.run.run_id, history, kept.projection.events)
+    return read(result=kept.run.result, began=began, ended=kept.events[-1].event_time.ToDatetime(began.tzinfo))

@@ -1,0 +1,56 @@
+"""Ids of traces and spans. They follow from what they stand for, so that every process knows them without asking.
+
+A run is one trace, over all processes, restarts and resumptions; what is told twice by mistake has the same ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+
+def trace_id(namespace: str, run_id: str) -> int:
+    """Return the id of a run's trace, of 128 bits, never 0."""
+    return int.from_bytes(_digest("trace", namespace, run_id)[:16]) or 1
+
+
+def span_id(*parts: str | int) -> int:
+    """Return the id of the span that `parts` name, of 64 bits, never 0."""
+    return int.from_bytes(_digest("span", *map(str, parts))[:8]) or 1
+
+
+def _digest(*parts: str) -> bytes:
+    return hashlib.sha256("\x00".join(("perdure", *parts)).encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True)
+class SpanRef:
+    """A span, named.
+
+    Attributes:
+        trace: The id of its trace.
+        span: Its own.
+    """
+
+    trace: int
+    span: int
+
+    def traceparent(self, *, sampled: bool) -> str:
+        """Return it as W3C's header `traceparent`."""
+        return f"00-{self.trace:032x}-{self.span:016x}-{int(sampled):02x}"
+
+
+def of_run(namespace: str, run_id: str, chain: str) -> SpanRef:
+    """Return the span of a run; `chain` is what its first execution is known by: one that is resumed has another."""
+    return SpanRef(trace_id(namespace, run_id), span_id(namespace, run_id, "run", chain))
+
+
+def of_attempt(namespace: str, run_id: str, execution: str, activity: str, number: int) -> SpanRef:
+    """Return the span of an attempt.
+
+    Args:
+        execution: Temporal's id of the execution that made it.
+        activity: Temporal's id of the activity.
+        number: Which of its attempts; of a model call, which of the requests made for it.
+    """
+    return SpanRef(trace_id(namespace, run_id), span_id(namespace, run_id, execution, activity, number))

@@ -1,0 +1,188 @@
+"""What OpenTelemetry is told of runs, received by a real endpoint."""
+
+import asyncio
+import itertools
+import json
+import threading
+from datetime import timedelta
+
+import pytest
+
+from perdure.errors import ToolError
+from perdure.telemetry import ids
+from perdure.tools import ToolContext, tool
+from tests.otlp import Endpoint
+
+pytest.importorskip("opentelemetry.sdk")
+
+PHONE = "13812345678"
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    """An endpoint that workers are told of, as they are everywhere."""
+    with Endpoint.open() as endpoint:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.address)
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "60000")
+        yield endpoint
+
+
+def tree(spans):
+    """Return the names of spans with those of their parents; "" for the root."""
+    names = {span.span: span.name for span in spans}
+    return [(span.name, names[span.parent] if span.parent else "") for span in spans]
+
+
+@tool(effect="read")
+async def look(q: str) -> str:
+    """Look."""
+    return f"found {q}, call {PHONE}"
+
+
+async def test_a_run_is_one_tree_of_spans_by_the_conventions(endpoint, stage):
+    script = [{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, "done"]
+    done = await stage.run(script, [look], name="teller")
+    spans = await asyncio.to_thread(endpoint.of_run, done.handle.id)
+    spans = [span for span in spans if span.attributes.get("error.type") != "worker_lost"]  # on a slow machine
+    run = "invoke_agent teller"
+    assert tree(spans) == [
+        *((run, ""), ("chat scripted", run)),
+        *(("execute_tool look", run), ("chat scripted", run)),
+    ]
+    root, chat, call, _ = spans
+    assert {span.trace for span in spans} == {f"{ids.trace_id(stage.client.temporal.namespace, done.handle.id):032x}"}
+    assert root.service == "perdure"
+    assert root.attributes["gen_ai.operation.name"] == "invoke_agent"
+    assert root.attributes["gen_ai.conversation.id"] == done.handle.id
+    assert root.attributes["perdure.run.status"] == "completed"
+    assert root.attributes["gen_ai.usage.input_tokens"] == done.result.usage.input_tokens
+    assert chat.attributes["gen_ai.request.model"] == "scripted"
+    assert chat.attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
+    assert chat.kind == 3  # CLIENT
+    assert call.attributes["gen_ai.tool.name"] == "look"
+    assert call.attributes["gen_ai.tool.call.id"]
+    assert root.began <= chat.began <= chat.ended <= call.began <= call.ended <= root.ended
+
+
+async def test_no_contents_are_told_unless_asked_for_and_then_redacted(endpoint, stage):
+    script = [{"calls": [{"name": "look", "arguments": {"q": PHONE}}]}, f"call {PHONE}"]
+    off = await stage.run(script, [look], task=f"I am {PHONE}")
+    for span in await asyncio.to_thread(endpoint.of_run, off.handle.id):
+        assert not [name for name in span.attributes if "messages" in name or "arguments" in name or "result" in name]
+    assert PHONE.encode() not in b"".join(endpoint.bodies)
+
+    agent = stage.agent(script, [look], name="open")
+    await stage.serve(agent, settings=stage.client.settings.model_copy(update={"capture_content": "redacted"}))
+    handle = await stage.start_again(agent, f"I am {PHONE}")
+    await handle.result()
+    root, chat, call, last = await asyncio.to_thread(endpoint.of_run, handle.id)
+    assert "138****5678" in root.attributes["gen_ai.input.messages"]
+    assert json.loads(call.attributes["gen_ai.tool.call.arguments"]) == {"q": "138****5678"}
+    assert "138****5678" in call.attributes["gen_ai.tool.call.result"]
+    assert json.loads(chat.attributes["gen_ai.output.messages"])[0]["parts"][0]["type"] == "tool_call"
+    assert "found" in last.attributes["gen_ai.input.messages"]
+    assert PHONE.encode() not in b"".join(endpoint.bodies)
+
+
+async def test_each_attempt_has_a_span_and_says_why_it_failed(endpoint, stage):
+    tries = []
+
+    @tool(effect="idempotent")
+    async def shaky() -> str:
+        """Fail twice."""
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("no")
+        return "there"
+
+    @tool
+    async def wrong() -> str:
+        """Never works."""
+        raise ToolError("It is closed.", error_type="closed")
+
+    script = [
+        {"calls": [{"name": "shaky"}, {"name": "wrong"}]},
+        {"error": {"kind": "server"}, "times": 1, "text": "done"},
+    ]
+    done = await stage.run(script, [shaky, wrong])
+    spans = await asyncio.to_thread(endpoint.of_run, done.handle.id)
+    told = [(span.name, span.attributes["perdure.attempt"], span.attributes.get("error.type")) for span in spans[1:]]
+    assert [one for one in told if one[0] == "execute_tool shaky"] == [
+        ("execute_tool shaky", 1, "OSError"),
+        ("execute_tool shaky", 2, "OSError"),
+        ("execute_tool shaky", 3, None),
+    ]
+    assert ("execute_tool wrong", 1, "closed") in told
+    assert [one[2] for one in told if one[0].startswith("chat")] == [None, "server", None]
+    assert len({span.span for span in endpoint.spans}) == len(endpoint.spans)
+    shakes = [span for span in spans if span.name == "execute_tool shaky"]
+    assert all(one.ended <= other.began for one, other in itertools.pairwise(shakes))
+
+
+async def test_tools_work_within_their_span_also_in_threads(endpoint, stage):
+    from opentelemetry import trace
+
+    seen: dict[str, tuple[str, str]] = {}
+
+    def note(ctx: ToolContext, name: str) -> None:
+        current = trace.get_current_span().get_span_context()
+        seen[name] = (ctx.traceparent, f"00-{current.trace_id:032x}-{current.span_id:016x}-01")
+
+    @tool(effect="read")
+    def threaded(ctx: ToolContext) -> str:
+        """Work in a thread."""
+        note(ctx, "threaded")
+        return threading.current_thread().name
+
+    @tool(effect="read")
+    async def looped(ctx: ToolContext) -> str:
+        """Work on a loop."""
+        note(ctx, "looped")
+        return "ok"
+
+    done = await stage.run([{"calls": [{"name": "threaded"}, {"name": "looped"}]}, "done"], [threaded, looped])
+    spans = {span.name: span for span in await asyncio.to_thread(endpoint.of_run, done.handle.id)}
+    for name, (given, current) in seen.items():
+        span = spans[f"execute_tool {name}"]
+        assert given == current == f"00-{span.trace}-{span.span}-01"
+    assert len(seen) == 2
+
+
+async def test_nothing_is_told_and_tools_are_given_no_parent_where_it_is_off(stage):
+    seen = []
+
+    @tool(effect="read")
+    async def looped(ctx: ToolContext) -> str:
+        """Work."""
+        seen.append(ctx.traceparent)
+        return "ok"
+
+    await stage.run([{"calls": [{"name": "looped"}]}, "done"], [looped])
+    assert seen == [""]
+
+
+async def test_an_approval_that_was_waited_for_is_a_span(endpoint, stage):
+    @tool(approval="always")
+    async def send() -> str:
+        """Send."""
+        return "sent"
+
+    agent = stage.agent([{"calls": [{"name": "send"}]}, "done"], [send])
+    await stage.serve(agent)
+    handle = await stage.start_again(agent)
+    await stage.until(handle, "approval_requested")
+    await handle.approve("1.1", by="ada lovelace")
+    await handle.result()
+    spans = await asyncio.to_thread(endpoint.of_run, handle.id)
+    (wait,) = [span for span in spans if span.name == "approval send"]
+    assert wait.attributes["perdure.approval.decision"] == "approved"
+    assert "lovelace" not in str(wait.attributes)
+    (call,) = [span for span in spans if span.name == "execute_tool send"]
+    assert wait.ended <= call.began + timedelta(milliseconds=5)
+
+
+async def test_an_endpoint_that_does_not_answer_delays_nothing(stage, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    done = await stage.run([{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, "done"], [look])
+    assert done.result.status == "completed"
+    assert done.result.duration < timedelta(seconds=20)
