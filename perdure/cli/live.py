@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from perdure import asking
 from perdure import events as ev
 from perdure.cli import prompt, session, standing, story
-from perdure.cli.output import as_json, one_line, paint, safe, say, span
+from perdure.cli.board import Board, Screen
+from perdure.cli.output import as_json, paint, safe, say
 from perdure.errors import ConnectionFailed
-from perdure.messages import RunResult, Usage
+from perdure.messages import RunResult
 from perdure.settings import Settings
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
     from perdure.client import Client, RunHandle
 
 REFRESH, LOOK = 0.1, 2.0
@@ -28,114 +27,6 @@ REFRESH, LOOK = 0.1, 2.0
 
 _BY_THE_WAY = (ev.RunStarted, ev.WorkerTookOver, ev.ModelFinished, ev.ToolStarted, ev.Said, ev.Told)
 """What somebody who chats need not see."""
-
-
-class Board:
-    """What goes on in a run just now, folded from its events."""
-
-    def __init__(self) -> None:
-        self.begun: datetime | None = None
-        self.phase = "starting"
-        self.phase_since = datetime.now(UTC)
-        self.tools: dict[str, tuple[str, datetime]] = {}
-        self.open: dict[str, prompt.Open] = {}
-        self.paused = False
-        self.usage = Usage()
-        self.trouble: list[str] = []
-
-    def take(self, event: ev.Event) -> None:
-        """Take one event."""
-        self.begun = self.begun or event.time
-        match event:
-            case ev.ModelStarted():
-                self._enter("model thinking", event.time)
-            case ev.ModelFinished() | ev.ContextCompacted():
-                self.usage += event.usage
-                self._enter("working", event.time)
-            case ev.ToolStarted():
-                self.tools[event.call] = (event.name, event.time)
-            case ev.ToolFinished():
-                self.tools.pop(event.call, None)
-                self.open.pop(event.call, None)
-            case ev.ApprovalRequested() | ev.InDoubt() | ev.Asked():
-                self.tools.pop(event.call, None)
-                self.open[event.call] = event
-            case ev.ApprovalDecided() | ev.Settled() | ev.Answered():
-                self.open.pop(event.call, None)
-            case ev.Paused() | ev.Resumed():
-                self.paused = isinstance(event, ev.Paused)
-            case ev.CancelRequested():
-                self._enter("cancelling", event.time)
-            case ev.Undoing():
-                self._enter(f"undoing {event.call} {event.name}", event.time)
-            case _:
-                pass
-
-    def _enter(self, phase: str, time: datetime) -> None:
-        self.phase, self.phase_since, self.trouble = phase, time, []
-
-    def line(self, now: datetime) -> str:
-        """Return the picture: phase or tools with their elapsed time, tokens, elapsed in all."""
-        doing = [f"{name} {span(now - since)}" for name, since in list(self.tools.values())]
-        if self.open:
-            doing.append(f"waiting for {', '.join(f'{event.call} {event.name}' for event in list(self.open.values()))}")
-        if self.paused:
-            doing.append("paused")
-        activity = ", ".join(doing) or f"{self.phase} {span(now - self.phase_since)}"
-        total = span(now - self.begun) if self.begun else ""
-        return one_line(f"{activity} · {story.tokens(self.usage)} · {total}", 1000)
-
-
-class Screen:
-    """stderr: lines that stay, and on a terminal the board below them."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._live: Live | None = None
-        self.question = ""
-        self.is_terminal = sys.stderr.isatty()
-
-    def show(self) -> None:
-        """Begin to draw the board."""
-        if not self.is_terminal or self._live:
-            return
-        from rich.console import Console
-        from rich.live import Live
-
-        self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False)
-        self._live.start()
-        self.refresh()
-
-    def hide(self) -> None:
-        """Stop drawing it, and leave the terminal as it was."""
-        if self._live:
-            self._live.stop()
-        self._live = None
-
-    def say(self, text: str) -> None:
-        """Print lines that stay."""
-        if self._live:
-            from rich.text import Text
-
-            self._live.console.print(Text.from_ansi(text), soft_wrap=True)
-        elif self.question:
-            say(f"\r\x1b[K{text}")
-            sys.stderr.write(self.question)
-            sys.stderr.flush()
-        else:
-            say(text)
-
-    def refresh(self) -> None:
-        """Draw the board as it is now."""
-        if self._live:
-            from rich.spinner import Spinner
-            from rich.text import Text
-
-            lines = [self._board.line(datetime.now(UTC)), *self._board.trouble]
-            text = Text("\n".join(lines), style="dim", overflow="ellipsis", no_wrap=True)
-            spinner = self._spinner = getattr(self, "_spinner", None) or Spinner("dots")
-            spinner.update(text=text)
-            self._live.update(spinner, refresh=True)
 
 
 class Follower:
@@ -215,9 +106,11 @@ class Follower:
         await self._left.wait()
 
     async def _until_ended(self) -> RunResult | None:
-        async for event in self._handle.events(self.last):
-            self.last = event.position
+        async for event in self._handle.events(self.last, live=self._screen.is_terminal):
+            self.last = event.position or self.last
             self._take(event)
+            if not event.position:
+                continue
             if self._no_wait and (self._board.open or self._board.paused) and await self._waits():
                 return None
         return await self._handle.whole((await self._handle.projection(last=True)).result())
@@ -254,7 +147,9 @@ class Follower:
         self._screen.refresh()
 
     def _is_shown(self, event: ev.Event) -> bool:
-        if isinstance(event, ev.ModelStarted | ev.PhaseChanged) or ev.position_key(event.position) <= self._seen:
+        if isinstance(event, ev.ModelStarted | ev.PhaseChanged) or not event.position:
+            return False
+        if ev.position_key(event.position) <= self._seen:
             return False
         return not self._brief or not (isinstance(event, _BY_THE_WAY) or getattr(event, "status", "") == "completed")
 

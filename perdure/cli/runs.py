@@ -185,10 +185,18 @@ def show(
 def watch(
     run_id: RunId,
     after: Annotated[str, typer.Option(metavar="POSITION", help="Only events after this one, such as 19.1.")] = "",
+    stream: Annotated[
+        bool, typer.Option("--stream/--no-stream", help="Text while a model writes it, and progress of tools, as well.")
+    ] = True,
     as_json: AsJSON = False,
 ) -> None:
-    """Print a run's events as they happen, up to its end; with --json, one object a line."""
-    session.finish(_watch(run_id, after, as_json))
+    """Print a run's events as they happen, up to its end; with --json, one object a line.
+
+    Text and progress come between them on a terminal, and with --json; they have no position, and may be lost.
+    """
+    from perdure.cli import watching
+
+    session.finish(watching.watch(run_id, after, as_json=as_json, stream=stream))
 
 
 def cancel(
@@ -371,34 +379,6 @@ async def _show_result(run_id: str, call: str, as_json: bool) -> None:
         emit({"run_id": run_id, "call": call, "result": text})
     else:
         data(text)
-
-
-async def _watch(run_id: str, after: str, as_json: bool) -> None:
-    from perdure.cli import story
-    from perdure.events import position_key
-
-    try:
-        position_key(after)
-    except ValueError as error:
-        raise Misuse(f"{after!r} is no position; positions look like 19.1.") from error
-    client = await session.connect()
-    missing = asyncio.create_task(_miss_worker(client, run_id))
-    begun = None
-    async for event in client.handle(run_id).events(after):
-        begun = begun or event.time
-        if as_json:
-            emit(event)
-        else:
-            lay_out(story.line(event, begun, sys.stdout))
-    missing.cancel()
-
-
-async def _miss_worker(client: Client, run_id: str) -> None:
-    """Say so whenever no worker takes the run."""
-    from perdure.cli import standing
-
-    async for text in standing.absences(client, run_id):
-        say(paint(safe(text), "yellow", sys.stderr))
 
 
 async def _cancel(run_id: str, reason: str) -> str | None:

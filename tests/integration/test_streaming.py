@@ -13,9 +13,9 @@ import pytest
 
 from perdure import Agent, ModelSettings, ToolContext, tool
 from perdure.client import RunHandle
+from perdure.drafts import Draft
 from perdure.events import Event, ModelFinished, TextDelta, ToolProgress, position_key
 from perdure.telemetry.live import folder_of
-from perdure.telemetry.watching import Draft
 from perdure.testing import ModelServer
 
 PATIENCE = 60

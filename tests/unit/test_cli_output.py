@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from perdure import events as ev
 from perdure.cli import output, story
-from perdure.cli.live import Board
+from perdure.cli.board import Board
 from perdure.cli.output import Misuse, as_json, columns, one_line, safe, span
 from perdure.errors import AgentNotFound, RunNotFound, ToolDefinitionError
 from perdure.messages import Usage

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from perdure import events as ev
+from perdure.drafts import Draft
 from perdure.sealing import Key, Keyring
 from perdure.telemetry import live_files
 from perdure.telemetry.broadcast import Broadcast, Reply, Working
 from perdure.telemetry.live import Aside, name_of, read, written
 from perdure.telemetry.live_files import Files, remove, sweep, tail
-from perdure.telemetry.watching import Attention, Draft
+from perdure.telemetry.watching import Attention
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 COMMON: dict[str, Any] = {"run_id": "r", "time": NOW}
