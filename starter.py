@@ -8,7 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from perdure import identity
 from perdure.cli import (
+    audit,
     chat,
     codec,
     control,
@@ -54,7 +56,14 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Runs": (runs.run, chat.chat, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
     "Insight": (cost.cost,),
     "History": (history.fork, history.diff, history.archive, history.prune),
-    "Decisions": (decisions.approvals, decisions.approve, decisions.deny, control.answer, decisions.settle),
+    "Decisions": (
+        decisions.approvals,
+        decisions.approve,
+        decisions.deny,
+        control.answer,
+        decisions.settle,
+        audit.audit,
+    ),
     "Help": (doctor.doctor,),
 }
 for panel, commands in _PANELS.items():
@@ -67,6 +76,7 @@ app.add_typer(secrets.app, name="secrets", rich_help_panel="State")
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command that `arguments` (default: the process's own) name, and exit with its code."""
+    identity.use_way("cli")
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     command = typer.main.get_command(app)
     output.leave(output.guarded(lambda: command.main(words, prog_name="perdure", standalone_mode=False), words))

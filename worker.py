@@ -23,7 +23,6 @@ from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.learning import Learning
-from perdure.activities.ledger import usage_copy
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.put_away import Archivist
@@ -98,9 +97,8 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         safe = Safe(store, settings)
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection, safe=safe)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
-        made = [usage_copy(store, load), copies.forgetting(settings)]
         others: list[Callable[..., Any]] = [
-            Afterwards(client, store, [*made, *_tracing(telemetry)]).archive,
+            Afterwards(client, store, [*copies.every(store, settings), *_tracing(telemetry)]).archive,
             sessions.end_turn,
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),

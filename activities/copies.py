@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from perdure.activities.afterwards import Copy, Kept
+from perdure.activities.auditing import audit_copy
+from perdure.activities.ledger import usage_copy
+from perdure.activities.stores import Store, segments
 from perdure.settings import Settings
 from perdure.telemetry import live
+
+
+def every(store: Store, settings: Settings) -> list[Copy]:
+    """Return what is made of each execution once it has been archived, whoever does that."""
+    return [usage_copy(store, partial(segments.read, store)), audit_copy(store), forgetting(settings)]
 
 
 def forgetting(settings: Settings) -> Copy:

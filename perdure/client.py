@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from perdure.activities.sessions import Opening
     from perdure.activities.stores import Store
+    from perdure.audit import Action, AuditEntry, AuditState
     from perdure.costs import By, CostReport
     from perdure.notebook import Notebook
     from perdure.sessions import SessionHandle, WhenBusy
@@ -226,6 +227,42 @@ class Client:
         from perdure.notebook import Notebook
 
         return Notebook(self.settings, self.temporal.namespace)
+
+    async def audit(
+        self,
+        run_id: str | None = None,
+        *,
+        by: str | None = None,
+        actions: Collection[Action] = (),
+        since: datetime | None = None,
+        limit: int = 1000,
+    ) -> list[AuditEntry]:
+        """Return who did what to runs and to what is kept of them, the newest entries, oldest first.
+
+        Of open runs, what was done up to now; of others, what was noted at their end, which takes a moment.
+
+        Args:
+            run_id: Only what was done to this run.
+            by: Only what somebody did whose name has this in it.
+            actions: Only these; none of them: all.
+            since: Only from then on.
+
+        Raises:
+            ConnectionFailed: If the server or the store can't be used.
+        """
+        from perdure import auditing
+
+        return await auditing.read(self, run_id, by=by, actions=actions, since=since, limit=limit)
+
+    async def verify_audit(self) -> AuditState:
+        """Return whether all that was noted is as it was written: each entry has the hash of the one before it.
+
+        Raises:
+            ConnectionFailed: If the store can't be used.
+        """
+        from perdure import auditing
+
+        return await auditing.verify(self)
 
     def handle(self, run_id: str) -> RunHandle:
         """Return the handle of a run, whether it exists or not."""

@@ -300,6 +300,7 @@ class Settled(EventBase):
     name: str
     outcome: Literal["done", "not-done", "retry"]
     by: str
+    via: Literal["update", "signal"] = "update"
     reason: str = ""
 
 

@@ -25,9 +25,10 @@ from perdure.deposits import deposited
 from perdure.engine.connection import Absence
 from perdure.engine.external_storage import THRESHOLD
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunCancelled, RunFailed, RunNotFound
+from perdure.identity import whoami
 from perdure.messages import Content, RunResult, content_hash
 from perdure.resuming import carried_on
-from perdure.speaking import Speaking, new_id, size_of, whoami
+from perdure.speaking import Speaking, new_id, size_of
 from perdure.starting import begin, priority_of
 from perdure.state import SHAPE, RunState, SessionTurn
 from perdure.wire import BEGAN, CANCEL, RESUME, RunRequest, packed_state

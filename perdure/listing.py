@@ -19,7 +19,7 @@ _SPANS = (timedelta(hours=1), timedelta(days=2), None)
 """How far back one looks, until there are enough: the index can't be asked for the newest first."""
 ENDS = ("completed", *_RESUMABLE)
 """The statuses of runs that have ended."""
-_OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
+OPEN = ("running", "waiting_approval", "waiting_input", "waiting_decision", "paused")
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class Filter:
     def query(self) -> str:
         """Return it in the language of the engine's index."""
         query = [f"WorkflowType = '{WORKFLOW}'", "ExecutionStatus != 'ContinuedAsNew'"]
-        if self.status in _OPEN or self.waiting_for:
+        if self.status in OPEN or self.waiting_for:
             query.append("ExecutionStatus = 'Running'")
         indexed: dict[SearchAttributeKey[Any], str | None] = {
             search_attributes.AGENT: self.agent,
             search_attributes.WAITING_FOR: self.waiting_for,
         }
-        if self.status in (*_OPEN[1:], "budget_exhausted"):
+        if self.status in (*OPEN[1:], "budget_exhausted"):
             indexed[search_attributes.STATUS] = self.status
         for key, named in ((search_attributes.SESSION, self.session), (search_attributes.TENANT, self.tenant)):
             indexed[key] = named and search_attributes.told(named)

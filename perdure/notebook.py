@@ -7,13 +7,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from perdure.auditing import note
 from perdure.errors import FactNotFound, PerdureError
+from perdure.identity import whoami
 from perdure.memory import LONGEST_FACT, Fact, one_line
+from perdure.messages import JSON
 from perdure.policies import Scope
-from perdure.speaking import whoami
 
 if TYPE_CHECKING:
     from perdure.activities.stores import Store
+    from perdure.audit import Action
     from perdure.settings import Settings
 
 
@@ -87,6 +90,7 @@ class Notebook:
             at=datetime.now(UTC),
         )
         async with self._store() as store:
+            await self._note(store, "memory_added", fact, by)
             await store.remember([fact])
         return fact
 
@@ -103,6 +107,7 @@ class Notebook:
             _check_holds(before)
             now = {"id": _new_id(), "text": _checked(text), "source": _source(by), "at": datetime.now(UTC)}
             fact = before.model_copy(update=now)
+            await self._note(store, "memory_corrected", before, by, replaced_by=fact.id)
             await store.remember([fact], [id])
             replaced = await self._fact(store, id)
             if replaced.superseded_by != fact.id:  # somebody else was quicker
@@ -110,7 +115,7 @@ class Notebook:
                 _check_holds(replaced)
             return fact
 
-    async def forget(self, id: str) -> str:
+    async def forget(self, id: str, *, by: str | None = None) -> str:
         """Delete a fact: its text, and the texts of all that it replaced.
 
         Returns:
@@ -121,9 +126,16 @@ class Notebook:
             ConnectionFailed: If the store can't be used.
         """
         async with self._store() as store:
+            fact = await self._fact(store, id)
+            if not fact.forgotten_at:
+                await self._note(store, "memory_deleted", fact, by)
             if not await store.forget(self._namespace, id, datetime.now(UTC)):
                 raise FactNotFound(f"Nothing is remembered under {id!r}.")
             return (await self._fact(store, id)).superseded_by
+
+    async def _note(self, store: Store, action: Action, fact: Fact, by: str | None, **details: JSON) -> None:
+        about = {"subject": fact.id, "agent": fact.agent, "tenant": fact.tenant, "details": details}
+        await note(store, self._namespace, action, by=by, **about)
 
     async def _fact(self, store: Store, id: str) -> Fact:
         fact = await store.fact(self._namespace, id)

@@ -18,6 +18,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from perdure.auditing import note
 from perdure.errors import ConnectionFailed, PerdureError
 from perdure.listing import quoted
 from perdure.speaking import unreachable
@@ -90,6 +91,8 @@ async def prune(
             droppable = await _droppable(client, some, pruned, dry_run=dry_run, from_engine=from_engine)
             gone += droppable
             if not dry_run:
+                if droppable:
+                    await note(store, namespace, "pruned", details={"runs": [*droppable]})
                 await store.drop_runs(namespace, droppable, before=now)  # whatever has begun since is not theirs
         pruned.runs = [run_id for run_id in old if run_id in set(gone)]
         wanted = store.needed_by_none_else(namespace, gone) if dry_run else store.sweep(datetime.now(UTC))
@@ -168,18 +171,22 @@ async def catch_up(client: Client) -> list[str]:
     async with client.store() as store:
         try:
             ended = missing(client.temporal, store)
-            found = [each.id async for each in ended if await _caught_up(client.temporal, store, each)]
+            found = [each.id async for each in ended if await _caught_up(client, store, each)]
         except RPCError as error:
             raise unreachable(client.temporal, error) from error
     return list(dict.fromkeys(found))
 
 
-async def _caught_up(temporal: TemporalClient, store: Store, each: WorkflowExecution) -> bool:
+async def _caught_up(client: Client, store: Store, each: WorkflowExecution) -> bool:
     from perdure.activities.afterwards import keep
+    from perdure.activities.copies import every
     from perdure.activities.ends import until_ended
 
     try:
-        await keep(temporal, store, each.id, await until_ended(temporal, each.id, each.run_id))
+        recorded = await until_ended(client.temporal, each.id, each.run_id)
+        kept = await keep(client.temporal, store, each.id, recorded)
+        for copy in every(store, client.settings):
+            await copy(kept)
     except LookupError:  # the engine has forgotten it meanwhile
         return False
     except ConnectionFailed:

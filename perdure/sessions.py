@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from perdure.activities.sessions import Opening, Sessions, Standing, check_name, opening, turn_id
 from perdure.activities.stores import Session, Store, Turn, segments, store_of
 from perdure.agents import Task
+from perdure.auditing import note
 from perdure.control import NEXT_TURN
 from perdure.decisions import Saying
 from perdure.errors import (
@@ -26,9 +27,10 @@ from perdure.errors import (
     SessionError,
     SessionNotFound,
 )
+from perdure.identity import whoami
 from perdure.messages import JSON, Compaction, Content, Entry, Message, RunResult, ToolMessage
 from perdure.policies import AgentSpec
-from perdure.speaking import new_id, unreachable, whoami
+from perdure.speaking import new_id, unreachable
 from perdure.transcripts import put_away
 
 if TYPE_CHECKING:
@@ -305,7 +307,9 @@ class SessionHandle:
         """
         session = await self.deletable()
         runs = [turn_id(self.name, number) for number in range(1, session.turns + 1)]
+        told = {"session": self.name, "agent": session.agent, "tenant": session.tenant}
         async with self._store() as store:
+            await note(store, session.namespace, "session_deleted", details={"turns": session.turns}, **told)
             await store.drop_session(session.namespace, self.name)
             await store.drop_runs(session.namespace, runs)
         for run in runs:

@@ -24,6 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.control import Wanted
 from perdure.decisions import Answer, Decision, Pause, Receipt, Saying, Settlement
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunNotFound
+from perdure.identity import whoami
 from perdure.messages import JSON, Content
 from perdure.results import RESULT_LIMIT, output_of_value
 from perdure.wire import ANSWER, DECIDE, PAUSE, SAY, SETTLE, RunRequest
@@ -252,18 +253,6 @@ def has_ended(error: RPCError) -> bool:
 def new_id() -> str:
     """Return the id of a decision: it may be sent by two ways."""
     return secrets.token_hex(8)
-
-
-def whoami() -> str:
-    """Return user and host of this process: who decides, as far as it can tell."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
 
 
 def where(client: TemporalClient) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple, NewType, Protocol
 
 from pydantic import Field
 
+from perdure.audit import AuditEntry, AuditState
 from perdure.decisions import Saying
 from perdure.memory import Circle, Fact
 from perdure.messages import JSON, Data, RunResult, Segment
@@ -384,7 +385,28 @@ class Ledger(Protocol):
         ...
 
 
-class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Protocol):
+# -- audit -------------------------------------------------------------------------------------------------
+
+
+class Audit(Protocol):
+    """Who did what. Rows are only ever added, and outlive what they tell of."""
+
+    async def note(self, entries: Sequence[AuditEntry]) -> None:
+        """Add `entries`, in this order, but those that are there already. Safe to repeat."""
+        ...
+
+    async def noted(
+        self, namespace: str, *, run_id: str | None = None, since: datetime | None = None
+    ) -> list[AuditEntry]:
+        """Return entries, in the order in which they were added."""
+        ...
+
+    async def check_audit(self, namespace: str) -> AuditState:
+        """Return whether each entry follows from the one before it, as it was written."""
+        ...
+
+
+class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit, Protocol):
     """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down; see `patience`.
 
     A method goes on to its end where its caller is cancelled; each may be repeated.

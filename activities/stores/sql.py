@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.activities.stores.archive import SQLArchive
+from perdure.activities.stores.audit import SQLAudit
 from perdure.activities.stores.catalogue import SQLCatalogue
 from perdure.activities.stores.ledger import SQLLedger
 from perdure.activities.stores.memories import SQLMemories
@@ -10,5 +11,5 @@ from perdure.activities.stores.sessions import SQLSessions
 from perdure.activities.stores.vault import SQLVault
 
 
-class SQLStore(SQLCatalogue, SQLArchive, SQLSessions, SQLMemories, SQLVault, SQLLedger):
+class SQLStore(SQLCatalogue, SQLArchive, SQLSessions, SQLMemories, SQLVault, SQLLedger, SQLAudit):
     """See `perdure.activities.stores.Store`."""

@@ -177,3 +177,18 @@ USAGE = Table(
     Column("body", JSON, nullable=False),
     Index("perdure_usage_time", "namespace", "time"),
 )
+
+AUDIT = Table(
+    "perdure_audit",
+    METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=True),
+    Column("namespace", String, nullable=False),
+    Column("run_id", String, nullable=False),
+    Column("position", String, nullable=False),
+    Column("at", UTCDateTime, nullable=False),
+    Column("action", String, nullable=False),
+    Column("hash", String, nullable=False),  # of the row before, and of this one
+    Column("body", JSON, nullable=False),
+    Index("perdure_audit_entry", "namespace", "run_id", "position", "at", unique=True),
+    Index("perdure_audit_at", "namespace", "at"),
+)

@@ -25,7 +25,7 @@ def say(
     """Tell a running agent something: the model hears it before its next turn, also while calls wait for people."""
     from perdure.cli.choice import read_input
     from perdure.decisions import Saying
-    from perdure.speaking import whoami
+    from perdure.identity import whoami
 
     content = read_input(text, input_file, image or [], "what the agent is to be told: as TEXT")
     session.finish(deliver(run_id, Saying(content=content, now=now, by=by or whoami()), "told", as_json))
@@ -40,7 +40,7 @@ def answer(
 ) -> None:
     """Answer a question that the model has put."""
     from perdure.decisions import Answer
-    from perdure.speaking import whoami
+    from perdure.identity import whoami
 
     session.finish(deliver(run_id, Answer(text=text, call=call, by=by or whoami()), "answered", as_json))
 
@@ -48,6 +48,6 @@ def answer(
 def pause(run_id: RunId, by: By = None, reason: Reason = "", as_json: AsJSON = False) -> None:
     """Let what runs finish, and start nothing new until `perdure resume`."""
     from perdure.decisions import Pause
-    from perdure.speaking import whoami
+    from perdure.identity import whoami
 
     session.finish(deliver(run_id, Pause(by=by or whoami(), reason=reason), "paused", as_json))

@@ -53,7 +53,7 @@ def approve(
 ) -> None:
     """Approve a call, as it is or with other arguments."""
     from perdure.decisions import Decision
-    from perdure.speaking import whoami
+    from perdure.identity import whoami
 
     arguments = _arguments(args, args_file)
     decision = Decision(call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason)
@@ -63,7 +63,7 @@ def approve(
 def deny(run_id: RunId, call: CallId = "", by: By = None, reason: Reason = "", as_json: AsJSON = False) -> None:
     """Deny a call; the model is told so, and why."""
     from perdure.decisions import Decision
-    from perdure.speaking import whoami
+    from perdure.identity import whoami
 
     decision = Decision(call=call, approve=False, by=by or whoami(), reason=reason)
     session.finish(deliver(run_id, decision, "denied", as_json))
@@ -82,7 +82,7 @@ def settle(
 ) -> None:
     """Say what became of a call whose outcome nobody knows."""
     from perdure.decisions import Settlement
-    from perdure.speaking import whoami
+    from perdure.identity import whoami
 
     returned = None if result is None else read_json(result, "--result")
     settlement = Settlement(call=call, outcome=outcome, result=returned, by=by or whoami(), reason=reason)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from perdure import identity
 from perdure.cli import session
 from perdure.cli.output import DONE, AsJSON, Misuse, emit, one_line, paint, safe, say
 from perdure.errors import ConnectionFailed, PerdureError
@@ -38,6 +39,7 @@ def dev(
 
     Where TEMPORAL_ADDRESS or a Temporal profile names a server, that one is used and none is started.
     """
+    identity.use_way("worker")
     return session.finish(_dev(files or [], session.settings(), ui_port, as_json), logs=True)
 
 
@@ -55,6 +57,7 @@ def worker(
     """Serve the agents of these files until SIGTERM or Ctrl-C; calls under way may finish first."""
     rates = dict(_rate(text) for text in model_rate or []) or None
     settings = session.settings(task_queue=task_queue, model_rate=rates, model_slots=model_slots)
+    identity.use_way("worker")
     return session.finish(_worker(files, settings, as_json), logs=True)
 
 

@@ -56,10 +56,14 @@ async def _list(*, as_json: bool) -> None:
 
 
 async def _drop(run_id: str, *, as_json: bool) -> None:
+    from perdure.auditing import note
+
     client = await session.connect()
     async with client.store() as store:
         found = [one for one in await store.deposits(client.temporal.namespace) if one.run_id == run_id]
         for deposit in found:
+            subject = ", ".join(deposit.names)
+            await note(store, deposit.namespace, "secrets_deleted", run_id=run_id, subject=subject)
             await store.drop_secrets(deposit.id)
     names = sorted({name for deposit in found for name in deposit.names})
     if as_json:

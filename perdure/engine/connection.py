@@ -17,6 +17,7 @@ from perdure.engine import runtime
 from perdure.engine.converter import data_converter_of
 from perdure.engine.home import read_record, record_path
 from perdure.errors import ConnectionFailed
+from perdure.identity import identity
 from perdure.sealing import keyring
 from perdure.settings import Settings
 
@@ -97,7 +98,9 @@ async def connect(settings: Settings) -> Client:
     deadline = asyncio.get_running_loop().time() + PATIENCE
     while True:
         try:
-            client = await asyncio.wait_for(Client.connect(**options, data_converter=converter), PATIENCE)
+            client = await asyncio.wait_for(
+                Client.connect(**options, data_converter=converter, identity=identity()), PATIENCE
+            )
             await _check_namespace(client, where)
         except (RuntimeError, RPCError, TimeoutError, ValueError) as error:
             if not where.embedded or asyncio.get_running_loop().time() > deadline:

@@ -24,6 +24,7 @@ class People(Telling):
     def __init__(self, run_id: str, converter: DataConverter) -> None:
         super().__init__(run_id, converter)
         self._updates: dict[str, control.Wanted] = {}
+        self._senders: dict[str, str] = {}
         self._edits: dict[str, Decision] = {}
         self._edits_so_far = 0
         self._timers: dict[int, str] = {}
@@ -34,7 +35,7 @@ class People(Telling):
         self._updates, self._edits, self._edits_so_far, self._timers, self._early = {}, {}, 0, {}, []
 
     async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
-        payloads, name = list(attributes.input.payloads), attributes.signal_name
+        payloads, name, self._sender = list(attributes.input.payloads), attributes.signal_name, attributes.identity
         values: list[RawValue] = await self._converter.decode(payloads, [RawValue] * len(payloads))
         wanted = control.read_signal(name, [value.payload.data for value in values])
         if isinstance(wanted, str):
@@ -91,10 +92,12 @@ class People(Telling):
 
     async def _remember(self, request: Any) -> None:
         kind = control.KINDS[request.input.name]
+        self._senders[request.meta.update_id] = request.meta.identity
         self._updates[request.meta.update_id] = await self._decode(request.input.args.payloads, kind)
 
     async def _on_update_completed(self, attributes: Any, _: HistoryEvent) -> None:
         wanted = self._updates.pop(attributes.meta.update_id, None)
+        self._sender = self._senders.pop(attributes.meta.update_id, "")
         if wanted is None or not attributes.outcome.HasField("success"):
             return
         receipt = await self._decode(attributes.outcome.success.payloads, Receipt)

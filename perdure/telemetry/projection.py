@@ -127,7 +127,7 @@ class Projection(Delegating):
 
     async def feed(self, event: HistoryEvent) -> list[ev.Event]:
         """Take one history event, and return what it means: none, one or several events."""
-        self._fresh = []
+        self._fresh, self._sender = [], ""
         self._now = event.event_time.ToDatetime(UTC)
         self._event_id = event.event_id
         handler, attributes = _HANDLERS.get(event.event_type), event.WhichOneof("attributes")
@@ -136,6 +136,7 @@ class Projection(Delegating):
             went = await getattr(self, handler)(getattr(event, attributes), event)
             if went is _GOES_ON:
                 before = self._standing()
+            self._sender = ""
             self._take_early()
             self._tell_changes(before)
             if went is not _NOT_YET:
@@ -161,6 +162,7 @@ class Projection(Delegating):
         if request.executions:
             self._continue()
             return _GOES_ON
+        self._sender = attributes.identity
         self._tell(
             ev.RunStarted,
             type="run_started",
@@ -191,6 +193,7 @@ class Projection(Delegating):
             self._tell(ev.RuntimeFault, type="runtime_fault", message=await self._words(attributes.failure))
 
     async def _on_cancel_requested(self, attributes: Any, _: HistoryEvent) -> None:
+        self._sender = attributes.identity
         asked, why = self._require().cancelling, control.cancelled_because(self._require(), attributes.cause)
         self._tell(ev.CancelRequested, type="cancel_requested", reason=why, by=asked.by if asked else "")
 

@@ -33,6 +33,7 @@ class Telling:
         ended: How it ended, or None.
         executions: How many came before the one that was read last.
         workers: Who had it, in order.
+        senders: Whom the engine has kept as the sender of what an event tells, by its position.
     """
 
     def __init__(self, run_id: str, converter: DataConverter) -> None:
@@ -42,6 +43,8 @@ class Telling:
         self.ended: RunResult | None = None
         self.executions = 0
         self.workers: list[str] = []
+        self.senders: dict[str, str] = {}
+        self._sender = ""
         self._about: dict[str, str] = {}
         self._length = 0
         self._near: set[budgets.LimitName] = set()
@@ -58,6 +61,8 @@ class Telling:
         fields.setdefault("step", self.state.steps if self.state else 0)
         position = f"{self.executions * ev.EXECUTION + self._event_id}.{len(self._fresh)}"
         event = kind(run_id=self.run_id, position=position, time=self._now, **self._about, **fields)
+        if self._sender:
+            self.senders[position] = self._sender
         self._fresh.append(event)  # type: ignore[arg-type] # every EventBase here is a member of the union
 
     def _standing(self) -> dict[str, CallStatus]:

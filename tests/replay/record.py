@@ -33,7 +33,7 @@ from perdure.worker import serving
 from tests.replay.replaying import HERE, NAMES, end_of, replayed
 from tests.replay.scenarios import BOOKINGS, QUEUE, SCENARIOS, Scenario, book_elsewhere
 
-_IDENTITY = re.compile(r"(perdure )?\d+@[^\s\"-]+")
+_IDENTITY = re.compile(r"(perdure )?\d+@[^\s\"-]+|perdure-\w+ [^\s\"@]+@[^\s\"]+")
 
 
 async def main(names: list[str]) -> None:

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 WIRING = {
     *(
         "archive",
+        "auditing",
         "cli",
         "client",
         "costing",

@@ -6,8 +6,8 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from perdure import DecisionRejected
+from perdure.identity import whoami
 from perdure.messages import AssistantMessage
-from perdure.speaking import whoami
 from perdure.state import CallStatus
 from tests.integration.client.office import ASKS, own_state, same_as_its_history, told, unseen, until
 
