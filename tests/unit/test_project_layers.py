@@ -42,11 +42,13 @@ SCRIPTS = {"perdure.testing.script", "perdure.testing.scripted_model"}
 
 REDACTOR = "perdure.telemetry.redaction"
 """What stands before every diagnostic, wherever it is made."""
+SIGNALS = "perdure.telemetry.signals"
+"""Says of which span a request to a model is a part."""
 
 ALLOWED: dict[str, set[str]] = {
     "perdure.workflows": {"perdure.workflows", "perdure.engine.search_attributes"},  # the latter: names alone
     "perdure.activities": {"perdure.activities", "perdure.models", "perdure.telemetry"},  # the latter reads histories
-    "perdure.activities.providers": {"perdure.activities.providers", "perdure.models", *SCRIPTS},
+    "perdure.activities.providers": {"perdure.activities.providers", "perdure.models", *SCRIPTS, SIGNALS},
     "perdure.activities.stores": {"perdure.activities.stores"},
     "perdure.engine": {"perdure.engine", REDACTOR},
     "perdure.models": {"perdure.models"},

@@ -38,6 +38,7 @@ class Context:
     undoes: str = ""
     vars: Any = None
     secrets: Mapping[str, str] = field(default_factory=dict)
+    traceparent: str = ""
 
     def progress(self, text: str, fraction: float | None = None) -> None:
         del text, fraction
