@@ -12,11 +12,13 @@ from perdure.policies import READ_RESULT
 from perdure.reports import ToolReport
 from perdure.wire import ToolInput
 
-DEFAULT = int(READ_RESULT.parameters["properties"]["limit"]["default"])
 
+async def read_result(call: ToolInput, spilling: Spilling, usual: int) -> ToolReport:
+    """Return the part of a result that `call` asks for. That the model was shown its handle was judged before.
 
-async def read_result(call: ToolInput, spilling: Spilling) -> ToolReport:
-    """Return the part of a result that `call` asks for. That the model was shown its handle was judged before."""
+    Args:
+        usual: Bytes of a page where the call does not say how long it is to be.
+    """
     handle, offset = str(call.arguments["handle"]), int(call.arguments.get("offset") or 0)
     try:
         data = await spilling.read(handle)
@@ -26,7 +28,7 @@ async def read_result(call: ToolInput, spilling: Spilling) -> ToolReport:
         return _failed(call, "unavailable", f"It can't be read at present: {error}", "Go on without it for now.")
     if offset >= len(data):
         return _failed(call, "offset", f"It has {len(data)} bytes only.", "Begin at a smaller offset.")
-    found = await asyncio.to_thread(_read, data, offset, call.arguments)
+    found = await asyncio.to_thread(_read, data, offset, call.arguments, usual)
     more = f' {READ_RESULT.name}("{handle}", {_rest(found.then, call)}) gives more.' if found.then is not None else ""
     result = ToolResult(
         call_id=call.call_id,
@@ -39,10 +41,10 @@ async def read_result(call: ToolInput, spilling: Spilling) -> ToolReport:
     return ToolReport(result=result)
 
 
-def _read(data: bytes, offset: int, arguments: dict[str, JSON]) -> Page:
+def _read(data: bytes, offset: int, arguments: dict[str, JSON], usual: int) -> Page:
     if words := arguments.get("find"):
         return find(data, str(words), offset)
-    return page(data, offset, int(arguments.get("limit") or DEFAULT))
+    return page(data, offset, int(arguments.get("limit") or usual))
 
 
 def _rest(then: int, call: ToolInput) -> str:

@@ -16,6 +16,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities import windows
 from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Returned, Stopped, run_body
 from perdure.activities.breakers import breaker_of
 from perdure.activities.context import CallContext
@@ -31,7 +32,8 @@ from perdure.activities.toolbox import Toolbox
 from perdure.activities.unlocked import Unlocked
 from perdure.agents import Agent
 from perdure.errors import ConnectionFailed, ToolError, VariableError
-from perdure.messages import JSON, ResultStatus, ToolMessage, ToolResult, parse_json
+from perdure.messages import DEFAULT_WINDOW, JSON, ResultStatus, ToolMessage, ToolResult, parse_json
+from perdure.paging import fitting
 from perdure.policies import READ_RESULT
 from perdure.reports import ProbeReport, ToolReport, UndoReport
 from perdure.results import Output, as_text, noted, short, words
@@ -98,7 +100,9 @@ class ToolActivities:
 
     async def _report(self, tool: Tool | None, call: ToolInput, name: str, secrets: Unlocked) -> ToolReport:
         if tool is None and name == READ_RESULT.name:
-            return await read_result(call, self._spilling)
+            agent = self._agents.get(call.agent)
+            window = windows.window_of(agent.spec, call.window) if agent else call.window or DEFAULT_WINDOW
+            return await read_result(call, self._spilling, fitting(window))
         if tool is None and call.circle:
             return await self._recollection.search(call, name)
         context = self._context(call, secrets)

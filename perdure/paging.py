@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 MOST = 65_536
 """Bytes of a page at most."""
+_USUAL, _LEAST = 16_384, 500
+"""Bytes of a page of which nobody has said how long it is to be: usually, and in the smallest window."""
 _PLACES = 10
 """Places of what was looked for that are returned at once."""
 _AROUND = 120
@@ -23,6 +25,14 @@ class Page:
     text: str
     where: str
     then: int | None = None
+
+
+def fitting(window: int) -> int:
+    """Return how many bytes a page has by default: a quarter of a `window` of so many tokens, but not more than usual.
+
+    A token has three bytes of most texts, or more.
+    """
+    return max(min(_USUAL, window * 3 // 4), _LEAST)
 
 
 def page(data: bytes, offset: int, limit: int) -> Page:

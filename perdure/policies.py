@@ -363,7 +363,11 @@ READ_RESULT = ToolSpec(
         "properties": {
             "handle": {"type": "string", "description": "The result's handle, as it was given with the part shown."},
             "offset": {"type": "integer", "minimum": 0, "default": 0, "description": "Byte to begin at."},
-            "limit": {"type": "integer", "minimum": 1, "default": 16_384, "description": "Bytes to read at most."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "description": "Bytes to read at most. Default: what fits well.",
+            },
             "find": {
                 "type": "string",
                 "default": "",

@@ -230,7 +230,8 @@ class ToolInput(Data):
     unsafe call, is the Temporal run that started it: a reset hands what was under way to another one. `fallback` names
     the tool that is asked instead where this one is not available. `variables` are as they are when the call begins.
 
-    `circle` is set for `search_memory` alone. `secrets` are where those of the run are.
+    `circle` is set for `search_memory` alone; `window`, if its model's provider has told one, for `read_result` alone.
+    `secrets` are where those of the run are.
     """
 
     agent: str
@@ -251,6 +252,7 @@ class ToolInput(Data):
     variables: dict[str, JSON] = Field(default_factory=dict)
     circle: Circle | None = None
     secrets: Vaulted | None = None
+    window: int | None = None
 
 
 class ProbeInput(Data):

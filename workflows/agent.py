@@ -15,6 +15,7 @@ from perdure import state as states
 from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Entry, OpenStatus, RunResult, content_hash
 from perdure.phases import phase_of
+from perdure.policies import READ_RESULT
 from perdure.reports import RecallReport, UndoReport
 from perdure.state import CallStatus, Outcome, Phase, RunState
 from perdure.steps import (
@@ -207,8 +208,9 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
             return
         try:
             known, circle = variables.current(self.state), recalling.circle(self.state, spec)
+            window = self.state.pressure.window if spec is READ_RESULT else None
             given = (self.request.heartbeat, known, circle, self.state.secrets)
-            report = await calls.tool(call, spec, self._agent, *given)
+            report = await calls.tool(call, spec, self._agent, *given, window=window)
         except FailureError as error:  # of a local tool, not wrapped
             fold_failure(self.state, call, spec, error, workflow.now())
             return

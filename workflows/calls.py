@@ -121,11 +121,13 @@ async def tool(
     variables: dict[str, JSON],
     circle: Circle | None = None,
     secrets: Vaulted | None = None,
+    *,
+    window: int | None = None,
 ) -> ToolReport:
     """Execute one call, where its tool lives: in this worker, on the queue, or with somebody else."""
     if spec.remote:
         return await _remote(call, spec)
-    request = tool_input(call, spec, agent, variables, secrets).model_copy(update={"circle": circle})
+    request = tool_input(call, spec, agent, variables, secrets).model_copy(update={"circle": circle, "window": window})
     common: dict[str, Any] = {
         "activity_id": call.position,
         "result_type": ToolReport,

@@ -79,6 +79,14 @@ async def test_a_model_reads_on_to_the_end_of_what_it_was_shown_in_part(stage):
     assert await stored(stage, done.results[0].ref) == BOOK.encode()
 
 
+@pytest.mark.parametrize(("window", "page"), [(4_000, 3_000), (200_000, 16_384)])
+async def test_a_page_fits_the_window_where_the_model_does_not_say_how_long_it_is_to_be(stage, window, page):
+    short = tool(effect="read", name="give", result_limit=200)(whole_book)
+    context = ContextPolicy(window=window)
+    done = await stage.run([{"calls": [{"name": "give"}]}, reading(), "read"], [short], context=context)
+    assert page - 3 <= len(done.results[1].content.encode()) <= page
+
+
 async def test_a_model_finds_a_place_in_what_it_was_not_shown(stage):
     done = await stage.run([{"calls": [{"name": "give"}]}, reading(find="LINE 19999"), "found"], [give], **ROOMY)
     assert done.results[1].content.endswith("line 19999: 上海")

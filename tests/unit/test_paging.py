@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perdure.paging import MOST, find, page
+from perdure.paging import MOST, find, fitting, page
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8"), min_size=1)
 
@@ -71,3 +71,9 @@ def test_many_places_are_returned_a_few_at_a_time():
 def test_words_that_are_nowhere_are_said_to_be_nowhere(words):
     found = find(b"some text", words, 2)
     assert (found.text, found.where, found.then) == ("", f"{words!r} is not in bytes 2 to 9 of 9.", None)
+
+
+@given(st.integers(min_value=256, max_value=2_000_000))
+def test_a_page_leaves_room_in_any_window_and_is_worth_a_call(window):
+    assert 500 <= fitting(window) <= 16_384
+    assert fitting(window) <= max(window * 3 / 4, 500)
