@@ -65,7 +65,10 @@ async def record(name: str, scenario: Scenario, client: Client, settings: Settin
             await asyncio.wait_for(handle.result(), 30)
         executions = await executions_of(handle, client)
         for number, execution in enumerate(executions, 1):
-            await keep(name if len(executions) == 1 else f"{name}_{number}", handle, execution, client)
+            part = name if len(executions) == 1 else f"{name}_{number}"
+            await keep(part, handle, execution, client)
+            if scenario.followed:
+                await keep_followers(part, handle, execution, client)
 
 
 async def executions_of(handle: RunHandle, client: Client) -> list[str]:
@@ -90,6 +93,18 @@ async def keep(name: str, handle: RunHandle, execution: str, client: Client) -> 
     write("ends", name, {"run": handle.id, "state": state.model_dump(mode="json", exclude_defaults=True)})
     ended = state.outcome.status if state.outcome else "open"
     sys.stdout.write(f"{name}: {len(history['events'])} events, {ended}\n")
+
+
+async def keep_followers(name: str, handle: RunHandle, execution: str, client: Client) -> None:
+    """Write the histories of what an execution has begun to follow itself, or the one before it, once that is done."""
+    events = client.temporal.get_workflow_handle(handle.id, run_id=execution).fetch_history_events()
+    started = [event.child_workflow_execution_started_event_attributes async for event in events]
+    for number, child in enumerate((one for one in started if one.workflow_execution.workflow_id), 1):
+        workflow = client.temporal.get_workflow_handle(child.workflow_execution.workflow_id)
+        await asyncio.wait_for(workflow.result(), 30)
+        history = json.loads((await workflow.fetch_history()).to_json())
+        write("followers", f"{name}_{number}", scrubbed(history, {}))
+        sys.stdout.write(f"{name}: {len(history['events'])} events of what follows\n")
 
 
 async def end_again() -> None:

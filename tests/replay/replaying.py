@@ -21,10 +21,12 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from perdure.engine.converter import data_converter
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
+from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
 
 HERE = Path(__file__).parent
 NAMES = sorted(path.stem for path in (HERE / "histories").glob("*.json"))
+FOLLOWERS = sorted(path.stem for path in (HERE / "followers").glob("*.json"))
 
 
 def history_of(name: str) -> WorkflowHistory:
@@ -41,6 +43,22 @@ def end_of(name: str) -> dict[str, Any]:
 def state_of(name: str) -> RunState:
     """Return the state in which that run ended."""
     return RunState.model_validate(end_of(name)["state"])
+
+
+def follower_of(name: str) -> WorkflowHistory:
+    """Return the recorded history of what followed a run."""
+    return WorkflowHistory.from_json(name, (HERE / "followers" / f"{name}.json").read_text("utf-8"))
+
+
+async def replay_follower(name: str, *, sandboxed: bool = True) -> None:
+    """Replay what followed a run; `sandboxed`, clocks, random numbers and I/O raise.
+
+    Raises:
+        NondeterminismError: If today's code does otherwise than the code that was recorded.
+    """
+    runner = SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
+    replayer = Replayer(workflows=[AfterwardsWorkflow], workflow_runner=runner, data_converter=data_converter)
+    await replayer.replay_workflow(follower_of(name))
 
 
 async def projected(name: str) -> Projection:

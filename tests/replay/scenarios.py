@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -49,6 +50,16 @@ async def fork(client: Client, agent: Agent, run_id: str) -> RunHandle:
     return await source.fork(2, say="And once more.", instructions="Be brief.", id=run_id)
 
 
+async def first_turn(client: Client, agent: Agent, run_id: str) -> RunHandle:
+    """Begin the first turn of a session, and say something behind it."""
+    session = client.session(run_id, agent, task_queue=QUEUE, user="ann")
+    run = await (await session.send("Sell what is red.")).run()
+    await until(run, "approval_requested")
+    await session.send("And what is blue.", when_busy="queue")
+    await run.approve(by="ann")
+    return run
+
+
 async def second_turn(client: Client, agent: Agent, run_id: str) -> RunHandle:
     """Let the first turn of a session come to its end, and begin the second."""
     session = client.session(run_id, agent, task_queue=QUEUE, user="ann")
@@ -60,7 +71,8 @@ async def second_turn(client: Client, agent: Agent, run_id: str) -> RunHandle:
 class Scenario:
     """A model's replies, the agent's tools and options, what people do meanwhile, and before; how it is started.
 
-    Where it continues as new when its history has `max_events`, each of its `executions` is recorded.
+    Where it continues as new when its history has `max_events`, each of its `executions` is recorded. So is, if it is
+    `followed`, what follows each of them.
     """
 
     replies: Sequence[Any]
@@ -71,6 +83,7 @@ class Scenario:
     max_events: int | None = None
     executions: int = 1
     start: Start = begin
+    followed: bool = False
 
 
 # -- tools -------------------------------------------------------------------------------------------------
@@ -368,6 +381,10 @@ async def enter_notes(client: Client) -> None:
     await client.memory.add("The attic is empty.", agent="subject", by="ben")
 
 
+FACT = json.dumps({"facts": [{"text": "Red things go first.", "scope": "agent", "quote": "what is red"}]})
+"""What the agent says in its turn, and again when it is asked what is to be remembered of that."""
+
+
 # -- the scenarios -----------------------------------------------------------------------------------------
 
 
@@ -529,6 +546,14 @@ SCENARIOS = {
         options={"variables": Stock},
         start=second_turn,
     ),
+    "followed": Scenario(
+        [calls(call("sell", what="a chair"), text=FACT), FACT, "No more."],
+        [sell],
+        options={"memory": Memory(scopes=["agent"])},
+        start=first_turn,
+        followed=True,
+    ),
+    "followed_on": Scenario([LOOKS[0], *LOOKS[:2], "Nothing."], [look], max_events=30, executions=2, followed=True),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
     "malformed_output": Scenario([""]),
 }

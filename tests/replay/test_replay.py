@@ -14,8 +14,20 @@ from temporalio.exceptions import FailureError
 
 from perdure.events import EXECUTION, RunFinished, position_key
 from perdure.state import RunState
+from perdure.wire import ARCHIVE, END_TURN, LEARN, REMEMBER
 from perdure.workflows import calls
-from tests.replay.replaying import HERE, NAMES, end_of, history_of, projected, replay_in_sandbox, replayed, state_of
+from tests.replay.replaying import (
+    FOLLOWERS,
+    HERE,
+    NAMES,
+    follower_of,
+    history_of,
+    projected,
+    replay_follower,
+    replay_in_sandbox,
+    replayed,
+    state_of,
+)
 from tests.replay.scenarios import SCENARIOS
 
 
@@ -58,6 +70,11 @@ async def test_events_of_a_recorded_run_have_positions_that_only_grow(name: str)
     assert {event % EXECUTION for event, _ in positions} <= {event.event_id for event in history_of(name).events}
 
 
+@pytest.mark.parametrize("name", FOLLOWERS)
+async def test_what_followed_a_recorded_run_replays_as_it_was(name: str) -> None:
+    await replay_follower(name)
+
+
 # -- the replays can fail ----------------------------------------------------------------------------------
 
 
@@ -89,6 +106,13 @@ async def test_effects_side_by_side_instead_of_in_order_are_caught(monkeypatch: 
     assert "TMPRL1100" in await broken("tools")
 
 
+@pytest.mark.parametrize("constant", ["ARCHIVE", "END_TURN", "LEARN", "REMEMBER"])
+async def test_renamed_activity_in_what_follows_is_caught(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, constant, "perdure.another")
+    with pytest.raises(workflow.NondeterminismError, match="TMPRL1100"):
+        await replay_follower("followed_1", sandboxed=False)
+
+
 async def test_defect_of_the_workflow_is_not_taken_for_the_recorded_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise KeyError("a defect")
@@ -115,9 +139,27 @@ def test_every_scenario_has_a_history_and_an_end() -> None:
     assert NAMES == sorted(expected) == sorted(path.stem for path in (HERE / "ends").glob("*.json"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_what_follows_is_recorded_where_it_only_archives_and_where_it_does_all() -> None:
+    done = {name: activities_of(name) for name in FOLLOWERS}
+    assert set(done["followed_1"]) == {ARCHIVE, END_TURN, LEARN, REMEMBER}
+    assert done["followed_on_2_1"] == done["followed_on_2_2"] == [ARCHIVE]
+
+
+def activities_of(name: str) -> list[str]:
+    """Return the types of the activities in what followed a run, local ones first."""
+    events = follower_of(name).events
+    local = [
+        event.marker_recorded_event_attributes.details["data"].payloads[0].data
+        for event in events
+        if event.HasField("marker_recorded_event_attributes")
+    ]
+    queued = [event.activity_task_scheduled_event_attributes.activity_type.name for event in events]
+    return [*(json.loads(data)["activity_type"] for data in local), *filter(None, queued)]
+
+
+@pytest.mark.parametrize("name", [f"{file.parent.name}/{file.stem}" for file in HERE.glob("*/*.json")])
 def test_recorded_run_names_no_machine(name: str) -> None:
-    told = texts(json.loads((HERE / "histories" / f"{name}.json").read_text("utf-8"))) + texts(end_of(name))
+    told = texts(json.loads((HERE / f"{name}.json").read_text("utf-8")))
     machine = re.compile(r"\d@|/(home|root|tmp|usr|Users|work)\b")
     assert not [text for text in told if machine.search(text)]
 
