@@ -37,12 +37,13 @@ from perdure.agents import Agent, Task
 from perdure.client import Client as Starter
 from perdure.engine import search_attributes
 from perdure.engine.external_storage import Driver, attached
-from perdure.errors import AgentError, SessionError
+from perdure.errors import AgentError, PerdureError, SessionError
 from perdure.retention import keep_up
 from perdure.sealing import keyring
 from perdure.settings import Settings
-from perdure.telemetry import hooks, live, logs, otel
+from perdure.telemetry import event_log, hooks, live, logs, otel
 from perdure.telemetry.broadcast import Broadcast
+from perdure.telemetry.event_log import EventLog
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
@@ -85,6 +86,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         otel.on(settings) as telemetry,
         opened(settings) as store,
         _broadcast(settings) as broadcast,
+        _event_log(settings) as log,
         Toolbox(by_name, client, settings.threads, broadcast) as toolbox,
     ):
         client = attached(client, Driver(lambda: contextlib.nullcontext(store), run_owner))
@@ -98,7 +100,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection, safe=safe)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         others: list[Callable[..., Any]] = [
-            Afterwards(client, store, [*copies.every(store, settings), *_tracing(telemetry)]).archive,
+            Afterwards(client, store, [*copies.every(store, settings, log), *_tracing(telemetry)]).archive,
             sessions.end_turn,
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
@@ -138,6 +140,27 @@ async def _broadcast(settings: Settings) -> AsyncGenerator[Broadcast | None]:
         yield broadcast
     finally:
         await asyncio.to_thread(broadcast.close)
+
+
+@asynccontextmanager
+async def _event_log(settings: Settings) -> AsyncGenerator[EventLog]:
+    """Yield what logs events; to a file of its own as well, where the settings name one.
+
+    Raises:
+        PerdureError: If that can't be written.
+    """
+    log, handler = EventLog(), None
+    try:
+        handler = event_log.to(settings.event_log) if settings.event_log else None
+    except OSError as error:
+        raise PerdureError(f"PERDURE_EVENT_LOG is {settings.event_log!r}: {error.strerror or error}.") from error
+    try:
+        yield log
+    finally:
+        await asyncio.to_thread(log.close)
+        if handler:
+            logging.getLogger(event_log.LOGGER).removeHandler(handler)
+            handler.close()
 
 
 async def _tidy(settings: Settings) -> None:

@@ -126,6 +126,8 @@ class Settings(BaseSettings):
         encryption_key_file: A file with such keys, one a line; those of `encryption_key` come first.
         stream: Whether text that a model writes, and what tools say of their progress, is passed on to those who watch
             while it comes: through files in `home`, or through the store where that is PostgreSQL. Default on.
+        event_log: A file to which a worker appends the events of runs that have ended, each a line of JSON; `-` is
+            stderr. Default: none; the logger `perdure.events` has them in any case.
         redactors: Detectors of your own for what tells of runs, as `MODULE:NAME`, separated by commas: each one a
             `Detector`, or a function from text to text. Default: none besides those that are always there.
         otel: Whether OpenTelemetry is told: true (needs `perdure[otel]`), false, or by default where the application
@@ -161,6 +163,7 @@ class Settings(BaseSettings):
     encryption_key: SecretStr | None = None
     encryption_key_file: Path | None = None
     stream: bool = True
+    event_log: str | None = None
     redactors: Names = Field(default_factory=list[str])
     otel: bool | None = None
     capture_content: Literal["off", "redacted", "whole"] = "off"

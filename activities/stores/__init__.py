@@ -406,7 +406,59 @@ class Audit(Protocol):
         ...
 
 
-class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit, Protocol):
+# -- events ------------------------------------------------------------------------------------------------
+
+
+class EventRow(Data):
+    """A copy of an event; see `perdure.events`.
+
+    Attributes:
+        execution: Temporal's run id: a run that was resumed counts its positions anew.
+        call: The call that it is about, "" where it is about none.
+        body: The whole event as JSON, redacted.
+    """
+
+    namespace: str
+    run_id: str
+    execution: str
+    position: str
+    time: datetime
+    type: str
+    agent: str
+    session: str = ""
+    step: int = 0
+    call: str = ""
+    body: dict[str, JSON]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What tells it from all others."""
+        return (self.namespace, self.run_id, self.execution, self.position)
+
+
+class Events(Protocol):
+    """Copies of events of executions that have ended; forgotten with their run."""
+
+    async def keep_events(self, rows: Sequence[EventRow]) -> list[EventRow]:
+        """Keep those that are not there yet, and return them. Safe to repeat."""
+        ...
+
+    async def events(
+        self,
+        namespace: str,
+        *,
+        run_id: str | None = None,
+        agent: str | None = None,
+        type: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 10_000,
+    ) -> list[EventRow]:
+        """Return copies, oldest first: of what happened from `since` on and before `until`."""
+        ...
+
+
+class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit, Events, Protocol):
     """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down; see `patience`.
 
     A method goes on to its end where its caller is cancelled; each may be repeated.

@@ -192,3 +192,22 @@ AUDIT = Table(
     Index("perdure_audit_entry", "namespace", "run_id", "position", "at", unique=True),
     Index("perdure_audit_at", "namespace", "at"),
 )
+
+EVENTS = Table(
+    "perdure_events",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("run_id", String, primary_key=True),
+    Column("execution", String, primary_key=True),
+    Column("position", String, primary_key=True),
+    Column("event", BigInteger, nullable=False),  # the position, as numbers
+    Column("part", Integer, nullable=False),
+    Column("time", UTCDateTime, nullable=False),
+    Column("type", String, nullable=False),
+    Column("agent", String, nullable=False),
+    Column("session", String, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("call", String, nullable=False),
+    Column("body", JSON, nullable=False),
+    Index("perdure_events_time", "namespace", "time"),
+)

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from perdure import Agent, ModelSettings, ToolContext, tool
+from perdure.activities.afterwards import Kept
+from perdure.activities.copies import of_events
+from perdure.activities.stores import ArchivedRun, EventRow
 from perdure.client import RunHandle
 from perdure.drafts import Draft
 from perdure.events import Event, ModelFinished, TextDelta, ToolProgress, position_key
+from perdure.telemetry.event_log import EventLog
 from perdure.telemetry.live import folder_of
 from perdure.testing import ModelServer
 
@@ -136,3 +142,41 @@ async def test_nothing_is_told_or_kept_where_streaming_is_off_and_nothing_is_lef
     seen = await watched(await stage.start_again(agent))
     assert durable(seen) == seen
     assert set(folder.glob("*")) <= before
+
+
+async def test_events_are_copied_into_the_store_and_logged_once_each(stage, caplog):
+    with caplog.at_level(logging.INFO, "perdure.events"):
+        done = await stage.run(["Call 13800138000."])
+        events = done.projection.events
+
+        async def kept() -> list[EventRow]:
+            async with stage.client.store() as store:
+                while not (found := await store.events("default", run_id=done.handle.id)):
+                    await asyncio.sleep(0.05)  # the run's end is not held up for it
+            return found
+
+        rows = await asyncio.wait_for(kept(), PATIENCE)
+        await stage.stop()
+    assert [(row.position, row.type) for row in rows] == [(event.position, event.type) for event in events]
+    assert "13800138000" not in json.dumps([row.body for row in rows])
+    logged = [record.event["position"] for record in caplog.records if record.name == "perdure.events"]
+    assert logged == [event.position for event in events]
+
+
+async def test_copy_that_is_made_again_is_kept_and_logged_once(stage, caplog):
+    done = await stage.run(["done"])
+    async with stage.client.store() as store:
+        run = ArchivedRun(
+            namespace="again", run_id="r", agent="a", status="completed", started_at=datetime.now(UTC), result=None
+        )
+        log = EventLog()
+        copy = of_events(store, log)
+        with caplog.at_level(logging.INFO, "perdure.events"):
+            for _ in range(3):
+                await copy(Kept(run, "e1", done.projection, (), stage.client.temporal.data_converter))
+            log.close()
+        positions = [event.position for event in done.projection.events]
+        logged = [record.event["position"] for record in caplog.records if record.name == "perdure.events"]
+        assert logged[-len(positions) :] == positions
+        assert logged.count(positions[0]) <= 2  # the run's own archiving, and this one
+        assert [row.position for row in await store.events("again")] == positions

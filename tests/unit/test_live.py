@@ -153,7 +153,8 @@ def test_nothing_is_opened_before_anything_is_told():
 
 
 def delta(text: str = "Hi.", **fields: Any) -> ev.TextDelta:
-    return ev.TextDelta(type="text_delta", position="", text=text, **{"step": 1, **COMMON, **fields})
+    given: dict[str, Any] = {"step": 1, **COMMON, **fields}
+    return ev.TextDelta(type="text_delta", position="", text=text, **given)
 
 
 def test_lines_are_sealed_where_there_is_a_key_and_skipped_where_it_is_missing():

@@ -1,0 +1,165 @@
+"""Copies of events as logs: flat, structured, redacted records of the logger `perdure.events`.
+
+What becomes of them is up to the application's own logging: the level is INFO, each record has its event as the
+attribute `event`, and `JSONLines` is a formatter that writes one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast
+
+from perdure.events import Event, EventBase
+from perdure.messages import JSON, Data
+from perdure.telemetry import redaction
+
+LOGGER = "perdure.events"
+
+MOST = 10_000
+"""Events that wait to be logged; what comes then is dropped."""
+
+_IDS = frozenset({*EventBase.model_fields, "type"})
+"""Fields that hold nothing that anybody has said."""
+
+_TEXTS = ("arguments", "content")
+"""Fields of any shape: in a flat record they are JSON as a text."""
+
+
+def shown(event: Event) -> dict[str, JSON]:
+    """Return an event as JSON, redacted as all copies of events are."""
+    whole: dict[str, JSON] = event.model_dump(mode="json")
+    ids = {name: value for name, value in whole.items() if name in _IDS}
+    rest = {name: value for name, value in whole.items() if name not in _IDS}
+    return {**ids, **cast("dict[str, JSON]", redaction.current().json(rest))}
+
+
+def flat(event: Event) -> dict[str, JSON]:
+    """Return an event, redacted, as a dict without dicts in it: `usage_input_tokens`, `duration_seconds`.
+
+    What is not known is left out. Durations are seconds, costs numbers.
+    """
+    redacted = shown(event)
+    found: dict[str, JSON] = {}
+    for name in type(event).model_fields:
+        _spread(found, name, getattr(event, name), redacted.get(name))
+    return found
+
+
+def _spread(found: dict[str, JSON], name: str, value: Any, redacted: JSON) -> None:
+    match value:
+        case None:
+            pass
+        case timedelta():
+            found[f"{name}_seconds"] = value.total_seconds()
+        case Decimal():
+            found[name] = float(value)
+        case _ if name in _TEXTS and not isinstance(redacted, str):
+            found[name] = json.dumps(redacted, ensure_ascii=False)
+        case Data():
+            inner = cast("Mapping[str, JSON]", redacted)
+            for field in type(value).model_fields:
+                _spread(found, f"{name}_{field}", getattr(value, field), inner.get(field))
+        case dict():
+            found[name] = json.dumps(redacted, ensure_ascii=False)
+        case _:
+            found[name] = redacted
+
+
+class JSONLines(logging.Formatter):
+    """Formats any log record as one line of JSON: `time`, `level`, `logger`, `message`, and the fields of an event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        told: dict[str, JSON] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info or record.exc_text:
+            told["exception"] = record.exc_text or self.formatException(cast("Any", record.exc_info))
+        return json.dumps({**told, **getattr(record, "event", {})}, ensure_ascii=False, default=str)
+
+
+class EventLog:
+    """Logs events in a thread of its own: a handler that hangs delays nothing.
+
+    Attributes:
+        dropped: Events that were lost, since too many waited.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self.dropped = 0
+        self._log = logging.getLogger(LOGGER)
+        self._most = most
+        self._waiting: deque[Event] = deque()
+        self._wanted = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the application's logging takes events at all."""
+        return self._log.isEnabledFor(logging.INFO)
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Log `events`, in order, soon. Called from one thread."""
+        if not self.is_wanted:
+            return
+        for event in events:
+            if len(self._waiting) >= self._most:
+                self.dropped += 1
+            else:
+                self._waiting.append(event)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="perdure-events", daemon=True)
+            self._thread.start()
+        self._wanted.set()
+
+    def close(self) -> None:
+        """Log what waits, for a second at most, and stop."""
+        self._closed = True
+        self._wanted.set()
+        if self._thread:
+            self._thread.join(1)
+
+    def _work(self) -> None:
+        while not self._closed:
+            self._wanted.wait()
+            self._wanted.clear()
+            while self._waiting:
+                log(self._waiting.popleft())
+
+
+def log(event: Event) -> None:
+    """Log one event."""
+    where = getattr(event, "call", "") or event.step
+    told = {"event": flat(event)}
+    logging.getLogger(LOGGER).info("%s of run %s at %s", event.type, event.run_id, where, extra=told)
+
+
+def to(place: str) -> logging.Handler:
+    """Have events logged as lines of JSON to a file, `-` for stderr, besides whatever the application does with them.
+
+    Raises:
+        OSError: If the file can't be written.
+    """
+    if place == "-":
+        handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    else:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(place, encoding="utf-8", errors="replace")
+    handler.setFormatter(JSONLines())
+    logger = logging.getLogger(LOGGER)
+    logger.addHandler(handler)
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.INFO)
+    return handler
