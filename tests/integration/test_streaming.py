@@ -151,9 +151,11 @@ async def test_events_are_copied_into_the_store_and_logged_once_each(stage, capl
 
         async def kept() -> list[EventRow]:
             async with stage.client.store() as store:
-                while not (found := await store.events("default", run_id=done.handle.id)):
+                found: list[EventRow] = []
+                while not found:
+                    found = await store.events("default", run_id=done.handle.id)
                     await asyncio.sleep(0.05)  # the run's end is not held up for it
-            return found
+                return found
 
         rows = await asyncio.wait_for(kept(), PATIENCE)
         await stage.stop()
