@@ -25,6 +25,7 @@ from perdure.cli import (
     runs,
     secrets,
     sessions,
+    trace,
 )
 
 app = typer.Typer(
@@ -54,7 +55,7 @@ def perdure(
 _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Processes": (demo.demo, processes.dev, processes.worker, codec.codec_server),
     "Runs": (runs.run, chat.chat, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
-    "Insight": (cost.cost,),
+    "Insight": (trace.trace, cost.cost),
     "History": (history.fork, history.diff, history.archive, history.prune),
     "Decisions": (
         decisions.approvals,

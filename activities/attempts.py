@@ -188,8 +188,7 @@ class Attempt:
         spent, begun, self._begun = self.tried.spent, self._begun, None
         if begun or usage != Usage():  # else nothing was sent: it has no key, say
             took = now - begun if now and begun else None
-            told = {"model": self.model, "usage": usage, "cost_usd": cost_usd, "at": begun, "took": took}
-            last = Spent(status=status, why=why, **told)
+            last = Spent(model=self.model, status=status, why=why, usage=usage, cost_usd=cost_usd, at=begun, took=took)
             spent = last.after(spent)
             signals.current().asked(last)
         changes = {"wasted": self.tried.wasted + usage, "cost_usd": added(self.tried.cost_usd, cost_usd)}

@@ -149,7 +149,7 @@ class _Prompts:
         for at in range(self._at, length):
             entry = self._entries[at]
             if isinstance(entry, Compaction):
-                self._shown, self._results = 0, Counter()
+                self._shown, self._results = 0, Counter[str]()
                 for message in visible(self._entries[: at + 1]):
                     self._add(message)
             else:

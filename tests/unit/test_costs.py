@@ -70,7 +70,7 @@ def test_shares_are_of_what_is_known_to_be_weighed():
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 @pytest.mark.parametrize("by", ["run", "model", "tool", "step"])
 def test_a_report_fits_the_terminal(width, by, monkeypatch):
-    monkeypatch.setattr(cli, "_unicode", lambda: True)
+    monkeypatch.setattr(cli, "shows_blocks", lambda: True)
     prompt = Prompt(instructions=10, reread=40, results={"find": 50})
     rows = [row(f"a-run-with-quite-a-long-name-{n}", n, prompt=prompt) for n in range(1, 4)]
     lines = cli.lines(report([*rows, row(usd=None, status="lost")], by, ["r1"]), width)
