@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-import unicodedata
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -14,16 +13,24 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast, overloa
 
 from perdure.errors import ToolDefinitionError
 from perdure.messages import JSON
-from perdure.policies import Effect, Remote, Shaping, SubAgent, ToolSpec
+from perdure.policies import Effect, Remote, SubAgent, ToolSpec
 from perdure.schemas import (
     Arguments,
     arguments_model,
     docstring_summary,
-    inline_refs,
     parameters_schema,
     returned_outline,
     secret_parameters,
     sentence,
+)
+from perdure.tool_checks import (
+    check,
+    check_compensation,
+    check_fallback,
+    check_shape,
+    checked_schema,
+    exception_types,
+    shaping_of,
 )
 
 if TYPE_CHECKING:
@@ -200,7 +207,9 @@ class Tool:
         Raises:
             ToolDefinitionError: If the schema is not a valid one for an object.
         """
-        return _build(function, name, description, _checked(parameters, name), None, _context_name(function), options)
+        return _build(
+            function, name, description, checked_schema(parameters, name), None, _context_name(function), options
+        )
 
     @classmethod
     def remote(
@@ -226,7 +235,9 @@ class Tool:
         """
         where = Remote(activity=activity, task_queue=task_queue)
         name = name or activity
-        return _build(None, name, description, _checked(parameters, name), None, None, {**options, "remote": where})
+        return _build(
+            None, name, description, checked_schema(parameters, name), None, None, {**options, "remote": where}
+        )
 
 
 _TASK = {
@@ -365,7 +376,7 @@ def _build(
     if fallback is not None and not isinstance(fallback, Tool):
         raise ToolDefinitionError(f"Tool {name!r}: fallback has to be another tool, not {fallback!r}.")
     shape: Any = options.pop("shape", None)
-    not_done = _exception_types(name, options.pop("not_done", ()))
+    not_done = exception_types(name, options.pop("not_done", ()))
     timeout = options.pop("timeout", 10)
     ask: Any = approval if callable(approval) else None
     try:
@@ -378,127 +389,21 @@ def _build(
             probe=probe is not None,
             compensate=compensate is not None,
             fallback=fallback.name if fallback else None,
-            shaping=_shaping(options),
+            shaping=shaping_of(options),
             **options,
         )
     except (ValueError, TypeError, OverflowError) as error:
         raise ToolDefinitionError(f"Tool {name!r}: {sentence(error)}") from error
-    _check(spec, options)
+    check(spec, options)
     if probe is not None and not callable(probe):
         raise ToolDefinitionError(f"Tool {name!r}: probe has to be a function, not {probe!r}.")
     if compensate is not None:
-        _check_compensation(compensate, spec)
+        check_compensation(compensate, spec)
     if fallback is not None:
-        _check_fallback(spec, fallback.spec)
+        check_fallback(spec, fallback.spec)
     if shape is not None:
-        _check_shape(shape, spec)
+        check_shape(shape, spec)
     return Tool(spec, function, model, context, cast("Probe | None", probe), not_done, ask, compensate, fallback, shape)
-
-
-def _shaping(options: dict[str, Any]) -> Shaping:
-    """Take what `Shaping` is made of out of `options`. Raises `ValueError`."""
-    given = {name: options.pop(name) for name in Shaping.model_fields if name in options}
-    fields: Any = given.get("fields")
-    if isinstance(fields, str):
-        raise ValueError(f"fields has to be a list of names, such as [{fields!r}]")  # noqa: TRY004 - sentence() takes it
-    return Shaping.model_validate({**given, **({"fields": list(fields)} if fields is not None else {})})
-
-
-def _check_shape(shape: Any, spec: ToolSpec) -> None:
-    if not callable(shape) or isinstance(shape, Tool):
-        raise ToolDefinitionError(f"Tool {spec.name!r}: shape has to be a function, not {shape!r}.")
-    if spec.remote:
-        raise ToolDefinitionError(f"Tool {spec.name!r}: it is on another worker, where shape can't be; use fields.")
-    try:
-        inspect.signature(shape).bind(None)
-    except TypeError as error:
-        text = f"Tool {spec.name!r}: shape is called with what the tool returned, which does not fit: {error}."
-        raise ToolDefinitionError(text) from error
-    except ValueError:
-        return  # a built-in that does not tell
-
-
-def _check_fallback(spec: ToolSpec, other: ToolSpec) -> None:
-    """Raise unless `other` may be asked in place of `spec`, with what that one was called with."""
-    both = (spec, other)
-    if any(one.effect != "read" for one in both):
-        why = "only a 'read' may be asked elsewhere: an effect could be done twice"
-    elif any(one.remote for one in both):
-        why = "both have to run in this worker"
-    elif other.approval not in (None, "never"):
-        why = f"{other.name!r} asks for approval, which nobody would be asked for"
-    elif missing := set(other.parameters.get("required", ())) - set(spec.parameters.get("required", ())):
-        why = f"{other.name!r} needs {', '.join(sorted(missing))} as well"
-    elif strange := set(spec.parameters.get("properties", {})) - set(other.parameters.get("properties", {})):
-        why = f"{other.name!r} does not know {', '.join(sorted(strange))}"
-    else:
-        return
-    raise ToolDefinitionError(f"Tool {spec.name!r}: fallback {other.name!r} can't stand in: {why}.")
-
-
-def _check_compensation(compensate: Any, spec: ToolSpec) -> None:
-    if not callable(compensate) or isinstance(compensate, Tool):
-        raise ToolDefinitionError(f"Tool {spec.name!r}: compensate has to be a function, not {compensate!r}.")
-    if spec.effect == "read":
-        raise ToolDefinitionError(f"Tool {spec.name!r}: a 'read' has no effect that compensate could undo.")
-    try:
-        inspect.signature(compensate).bind(None, None, **dict.fromkeys(spec.parameters.get("properties", {})))
-    except (TypeError, ValueError) as error:
-        called = ", ".join(["ctx", "result", *spec.parameters.get("properties", {})])
-        raise ToolDefinitionError(
-            f"Tool {spec.name!r}: its compensation is called with ({called}), which does not fit: {error}."
-        ) from error
-
-
-def _exception_types(tool: str, given: Any) -> tuple[type[BaseException], ...]:
-    types = tuple(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else (given,)
-    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
-        raise ToolDefinitionError(f"Tool {tool!r}: not_done has to be a list of exception types, not {given!r}.")
-    return types
-
-
-def _check(spec: ToolSpec, options: Mapping[str, Any]) -> None:
-    unknown = set(options) - set(ToolSpec.model_fields)
-    if unknown:
-        raise ToolDefinitionError(f"Tool {spec.name!r}: unknown option {', '.join(sorted(unknown))}.")
-    if not _nameable(spec.name):
-        raise ToolDefinitionError(f"Tool {spec.name[:50]!r}: its name has to be 1 to 200 characters that can be shown.")
-    if spec.remote and not (_nameable(spec.remote.activity) and _nameable(spec.remote.task_queue)):
-        raise ToolDefinitionError(f"Tool {spec.name!r}: activity and task_queue have to be 1 to 200 characters each.")
-    if spec.name.startswith("perdure."):
-        raise ToolDefinitionError(f"Tool {spec.name!r}: names that begin with 'perdure.' are the runtime's own.")
-    if spec.local and spec.effect != "read":
-        raise ToolDefinitionError(f"Tool {spec.name!r}: local=True repeats after a crash, so only a 'read' may say it.")
-    if not spec.name or not spec.description:
-        missing = "description" if spec.name else "name"
-        raise ToolDefinitionError(f"Tool {spec.name!r} needs a {missing}: the model has only that to go by.")
-    if spec.timeout <= timedelta():
-        raise ToolDefinitionError(f"Tool {spec.name!r}: timeout has to be more than 0.")
-    if spec.defer and spec.effect == "read":
-        raise ToolDefinitionError(f"Tool {spec.name!r}: a 'read' can't be deferred: the model needs what it returns.")
-    if spec.remote and spec.local:
-        raise ToolDefinitionError(f"Tool {spec.name!r}: a tool on another worker can't be local.")
-
-
-def _nameable(name: str) -> bool:
-    """Return whether the engine takes `name` as an activity type or a task queue; another would wedge a run."""
-    odd = any(unicodedata.category(character) in ("Cc", "Cs") for character in name)
-    return 0 < len(name.strip()) <= len(name) <= 200 and not odd and not name.startswith("/_sys/")  # noqa: PLR2004
-
-
-def _checked(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator, SchemaError
-
-    if not isinstance(parameters, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] # users read it from files
-        raise ToolDefinitionError(f"Tool {name!r}: its JSON Schema has to be an object, not {parameters!r}.")
-    schema = inline_refs(parameters)
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise ToolDefinitionError(f"Tool {name!r}: its JSON Schema is not valid: {error.message}.") from error
-    if schema.get("type", "object") != "object":
-        raise ToolDefinitionError(f"Tool {name!r}: its JSON Schema has to describe an object, not {schema['type']!r}.")
-    return {"type": "object", "properties": {}, **schema}
 
 
 def _context_name(function: Callable[..., Any]) -> str | None:
