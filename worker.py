@@ -17,6 +17,7 @@ from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities import copies, providers
+from perdure.activities.acquaintance import Acquaintance
 from perdure.activities.afterwards import Afterwards, Copy
 from perdure.activities.compacting import CompactActivities
 from perdure.activities.control import cancel_run
@@ -95,9 +96,10 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         recollection = Recollection(store, by_name, conversations, load)
         edge = Edge(settings)
         learning = Learning(client, store, store, edge, load)
-        models = ModelActivities(client, by_name, conversations, toolbox.run, edge, broadcast=broadcast)
-        safe = Safe(store, settings)
-        tools = ToolActivities(by_name, toolbox, conversations, settings, Spilling(store), recollection, safe=safe)
+        private = Acquaintance(client, load)
+        models = ModelActivities(client, by_name, conversations, toolbox.run, edge, private, broadcast=broadcast)
+        beside_it = (conversations, settings, Spilling(store), recollection)
+        tools = ToolActivities(by_name, toolbox, *beside_it, safe=Safe(store, settings), acquaintance=private)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         others: list[Callable[..., Any]] = [
             Afterwards(client, store, [*copies.every(store, settings, log), *_tracing(telemetry)]).archive,

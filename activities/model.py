@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 
 from perdure import variables
 from perdure.activities import windows
+from perdure.activities.acquaintance import Acquaintance
 from perdure.activities.attempts import costs_of
 from perdure.activities.conversations import Conversations, asking
 from perdure.activities.edge import Edge
@@ -55,6 +56,7 @@ class ModelActivities:
         conversations: What is in memory.
         run: Runs approval predicates.
         edge: What all runs of the worker share.
+        acquaintance: Learns what is private.
         broadcast: Where those who watch are told what a model writes; None: nowhere.
     """
 
@@ -65,6 +67,7 @@ class ModelActivities:
         conversations: Conversations,
         run: Run,
         edge: Edge,
+        acquaintance: Acquaintance,
         *,
         broadcast: Broadcast | None = None,
     ) -> None:
@@ -74,6 +77,7 @@ class ModelActivities:
         self._run = run
         self._edge = edge
         self._broadcast = broadcast
+        self._acquaintance = acquaintance
 
     @activity.defn(name=MODEL)
     async def model(self, request: ModelInput) -> ModelTurn:
@@ -121,6 +125,7 @@ class ModelActivities:
         agent, fetch = self._agents.get(request.agent), asking(self._client)
         spec = await self._conversations.spec(request, agent.spec if agent else None, fetch)
         entries = await self._conversations.messages(activity.info().workflow_id or "", request, fetch)
+        self._acquaintance.with_talk(entries, spec, request.spec)
         book = Book(spec, request.spec)
         return Talk(spec, book.read(entries), windows.strategy_of(spec, agent), book)
 

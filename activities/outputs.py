@@ -15,6 +15,7 @@ from perdure.activities.unlocked import NONE, Unlocked
 from perdure.policies import Shaping
 from perdure.reports import ToolReport
 from perdure.results import Output, as_text, noted, output_of_value, words
+from perdure.telemetry.acquaintance import meet_value
 from perdure.tools import Tool
 from perdure.wire import ToolInput
 
@@ -86,6 +87,7 @@ def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: 
 def _with_private(output: Output, value: Any, tool: Tool) -> Output:
     """Return `output` with what is private in the `value` that the tool returned, before it was shaped or cut."""
     returns = tool.spec.returns
+    meet_value(value, returns)
     if not concealing.conceals(returns):
         return output
     return replace(output, report=output.report.having(concealing.noted(output.report.result, value, returns)))

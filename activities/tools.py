@@ -17,6 +17,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from perdure.activities import windows
+from perdure.activities.acquaintance import Acquaintance
 from perdure.activities.bodies import Ended, NeverBegan, Overdue, Raised, Returned, Stopped, run_body
 from perdure.activities.breakers import breaker_of
 from perdure.activities.context import CallContext
@@ -59,6 +60,7 @@ class ToolActivities:
         spilling: Where large results go.
         recollection: What `search_memory` asks.
         safe: Where the secrets of runs are.
+        acquaintance: Learns what is private.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class ToolActivities:
         recollection: Recollection,
         *,
         safe: Safe,
+        acquaintance: Acquaintance,
     ) -> None:
         self._agents = agents
         self._toolbox = toolbox
@@ -81,6 +84,7 @@ class ToolActivities:
         self._outages = Outages(lambda: breaker_of(settings))
         self._recollection = recollection
         self._safe = safe
+        self._acquaintance = acquaintance
 
     @activity.defn(dynamic=True)
     async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:
@@ -91,6 +95,7 @@ class ToolActivities:
         async with heartbeats() as pulse:
             with counted(pulse, name, call.agent):
                 secrets = await self._safe.unlock(call.secrets)
+                await self._acquaintance.with_call(call, self._agents.get(call.agent))
                 report = secrets.model(await self._report(self._find(call.agent, name), call, name, secrets))
         wrong = "" if report.result.status == "ok" else report.result.error_type or report.result.status
         signals.current().called(name, call.agent, (datetime.now(UTC) - began).total_seconds(), wrong)

@@ -74,12 +74,16 @@ def conceals(schema: Any) -> bool:
     return (node.get(CONCEAL) is True and KIND in node) or any(conceals(value) for value in node.values())
 
 
-def found(value: JSON, schema: Mapping[str, Any]) -> list[Private]:
-    """Return the values in `value` that the model is not shown, each once, in their order."""
+def found(value: JSON, schema: Mapping[str, Any], *, shown: bool = False) -> list[Private]:
+    """Return the values in `value` that are private, each once, in their order.
+
+    Args:
+        shown: Those that the model is shown as well.
+    """
     values: dict[str, Private] = {}
 
     def note(leaf: JSON, said: Sensitive | None) -> JSON:
-        if said and said.conceal and _is_value(leaf):
+        if said and (said.conceal or shown) and _is_value(leaf):
             values.setdefault(json.dumps(leaf), Private(kind=said.kind, value=leaf))
         return leaf
 
