@@ -317,7 +317,8 @@ class Client:
             by: What is told apart: `run`, `agent`, `model`, `tool` (what its results took in prompts), `tenant`,
                 `session`, `user`, `day`, `kind` (turns, summaries, memory) or `step`.
             since: Only requests that were made from then on, and before `until`; both with time zone.
-            agent: Only those of this agent; so for `run`, `tenant` and `session`.
+            agent: Only those of this agent; so for `tenant` and `session`.
+            run: Only those of this run, and of the runs that it has called.
 
         Raises:
             RunNotFound: If there is no such run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -40,59 +41,75 @@ async def cost(
     session: str | None = None,
 ) -> CostReport:
     """Return what runs have cost; see `Client.cost`."""
+    namespace = client.temporal.namespace
     async with client.store() as store:
-        rows = await store.usage(
-            client.temporal.namespace,
-            since=since,
-            until=until,
-            agent=agent,
-            run_id=run,
-            tenant=tenant,
-            session=session,
-        )
-        live = await _live(client, store, agent, run, known=bool(rows))
+        if run is None:
+            kept = await store.usage(namespace, since=since, until=until, agent=agent, tenant=tenant, session=session)
+            live = await _unkept(client, store, agent)
+        else:
+            live, kept = await _tree(client, store, run, {run})
     wanted = {"agent": agent, "tenant": tenant, "session": session}
-    fresh = [row for row in live if all(value in (None, getattr(row, name)) for name, value in wanted.items())]
-    fresh = [row for row in fresh if (since is None or row.time >= since) and (until is None or row.time < until)]
-    known = {row.key for row in rows}
-    added = [row for row in fresh if row.key not in known]
-    return report([*rows, *added], by, {row.run_id for row in added})
+    rows = {row.key: row for row in [*live, *kept]}
+    fit = [row for row in rows.values() if all(value in (None, getattr(row, name)) for name, value in wanted.items())]
+    fit = [row for row in fit if (since is None or row.time >= since) and (until is None or row.time < until)]
+    known = {row.key for row in kept}
+    return report(sorted(fit, key=_order), by, {row.run_id for row in fit if row.key not in known})
 
 
-async def _live(client: Client, store: Store, agent: str | None, run: str | None, *, known: bool) -> list[UsageRow]:
-    """Return the requests of runs that are not in the ledger, or not all of them."""
-    if run is not None:
-        try:
-            return await _rows(client, store, run)
-        except RunNotFound:
-            if known:
-                return []
-            raise
+def _order(row: UsageRow) -> tuple[datetime, str, int]:
+    return row.time, row.run_id, row.attempt
+
+
+async def _tree(client: Client, store: Store, run_id: str, seen: set[str]) -> tuple[list[UsageRow], list[UsageRow]]:
+    """Return the requests of a run and of those under it: as their histories tell, and those in the ledger.
+
+    Raises:
+        RunNotFound: If neither knows of it.
+    """
+    kept = await store.usage(client.temporal.namespace, run_id=run_id)
+    try:
+        live, children = await _rows(client, store, run_id)
+    except RunNotFound:
+        if kept:
+            return [], kept
+        raise
+    for child in [one for one in children if one not in seen]:
+        seen.add(child)
+        with contextlib.suppress(RunNotFound):  # it was deleted, or has never begun
+            below = await _tree(client, store, child, seen)
+            live, kept = [*live, *below[0]], [*kept, *below[1]]
+    return live, kept
+
+
+async def _unkept(client: Client, store: Store, agent: str | None) -> list[UsageRow]:
+    """Return the requests of runs that go on, or have ended lately without being in the archive yet."""
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def one(run_id: str) -> list[UsageRow]:
         async with places:
             try:
-                return await _rows(client, store, run_id)
+                return (await _rows(client, store, run_id))[0]
             except RunNotFound:  # it has been deleted since
                 return []
 
-    found = await asyncio.gather(*(one(run_id) for run_id in await _unkept(client, store, agent)))
+    found = await asyncio.gather(*(one(run_id) for run_id in await _not_archived(client, store, agent)))
     return [row for rows in found for row in rows]
 
 
-async def _rows(client: Client, store: Store, run_id: str) -> list[UsageRow]:
+async def _rows(client: Client, store: Store, run_id: str) -> tuple[list[UsageRow], list[str]]:
+    """Return the requests of a run, as its history tells, and the ids of the runs that it has called."""
     from functools import partial
 
     from perdure.activities.ledger import rows_of
     from perdure.activities.stores import segments
 
     projection = await client.handle(run_id).projection()
-    return await rows_of(projection, client.temporal.namespace, partial(segments.read, store))
+    rows = await rows_of(projection, client.temporal.namespace, partial(segments.read, store))
+    return rows, list(projection.state.leases) if projection.state else []
 
 
-async def _unkept(client: Client, store: Store, agent: str | None) -> Collection[str]:
-    """Return the runs that go on, or have ended lately without being in the archive yet."""
+async def _not_archived(client: Client, store: Store, agent: str | None) -> Collection[str]:
+    """Return the ids of those runs."""
     lately = (datetime.now(UTC) - _FRESH).isoformat()
     query = [f"WorkflowType = '{WORKFLOW}'", f"(ExecutionStatus = 'Running' OR CloseTime > '{lately}')"]
     if agent:

@@ -72,13 +72,14 @@ class CostReport(Data):
 
 def report(rows: Sequence[UsageRow], by: By, live: Iterable[str] = ()) -> CostReport:
     """Return what those requests have cost, and what those of each group have."""
-    parts: dict[str, list[UsageRow]] = {}
+    parts, runs = dict[str, list[UsageRow]](), {row.run_id for row in rows}
     for row in rows:
         for name, part in _of_tools(row) if by == "tool" else [(_NAMES[by](row), row)]:
-            parts.setdefault(name, []).append(part)
+            several = by == "step" and len(runs) > 1
+            parts.setdefault(f"{row.run_id} {name}" if several else name, []).append(part)
     groups = [summed(part, name) for name, part in parts.items()]
     if by == "step":
-        groups.sort(key=lambda one: int(one.name))
+        groups.sort(key=lambda one: (one.name.rpartition(" ")[0], int(one.name.rpartition(" ")[2])))
     elif by == "day":
         groups.sort(key=lambda one: one.name)
     else:

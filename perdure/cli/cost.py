@@ -23,7 +23,9 @@ Told = Literal["run", "agent", "model", "tool", "tenant", "session", "user", "da
 
 
 def cost(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only this run; told apart by step.")] = None,
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Only this run, and those that it called; by step.")
+    ] = None,
     *,
     by: Annotated[Told | None, typer.Option(help="What is told apart. Default: agent.")] = None,
     since: Annotated[

@@ -17,7 +17,8 @@ NOW = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
 def row(run_id="r1", attempt=1, *, after=0, **more):
     used = Usage(input_tokens=100, cached_tokens=20, output_tokens=7)
     told = {"namespace": "default", "agent": "writer", "model": "openai:gpt-5", "usage": used, "kind": "model", **more}
-    return UsageRow(run_id=run_id, position="5.0", at=NOW + timedelta(seconds=after), attempt=attempt, **told)
+    place = {"run_id": run_id, "position": "5.0", "at": NOW + timedelta(seconds=after), "attempt": attempt}
+    return UsageRow.model_validate({**told, **place})
 
 
 async def test_rows_come_back_as_they_were_kept(store):

@@ -121,6 +121,19 @@ async def test_a_resumed_run_adds_to_its_rows(stage: Any) -> None:
     assert used(rows) == again.result.usage
 
 
+async def test_what_a_run_has_cost_is_what_it_has_used_with_the_runs_that_it_called(stage: Any) -> None:
+    scout = stage.agent([asks("a"), "Rome it is"], [look], name="scout", settings=PRICED)
+    guide = [{"calls": [{"name": "scout", "arguments": {"task": "find a place"}}]}, "go to Rome"]
+    run = await stage.run(guide, [scout.as_tool("Finds places.")], name="guide", settings=PRICED)
+    stage.audit(stage.client.handle(f"{run.handle.id}/1.1"))
+    found = await stage.client.cost(run=run.handle.id, by="run")
+    assert [(one.name, one.requests) for one in sorted(found.groups, key=lambda one: one.name)] == [
+        (run.handle.id, 2),
+        (f"{run.handle.id}/1.1", 2),
+    ]
+    assert (found.total.usage, found.total.cost_usd) == (run.result.usage, run.result.cost_usd)
+
+
 async def test_a_request_that_was_broken_off_by_the_end_of_its_run_is_estimated(stage: Any, raw_model: Any) -> None:
     async def hang(_: Any) -> None:
         await asyncio.Event().wait()

@@ -13,18 +13,11 @@ from perdure.usage import Prompt, UsageRow
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 
-def row(run_id="r1", step=1, usd="0.01", *, sent=100, **more):
+def row(run_id="r1", step=1, usd: str | None = "0.01", *, sent=100, **more):
     told = {"namespace": "default", "agent": "writer", "model": "openai:gpt-5", "kind": "model", "attempt": 1, **more}
-    used = told.pop("usage", Usage(input_tokens=sent, output_tokens=10))
-    return UsageRow(
-        run_id=run_id,
-        position=f"{step}.0",
-        at=NOON + timedelta(minutes=step),
-        step=step,
-        usage=used,
-        cost_usd=None if usd is None else Decimal(usd),
-        **told,
-    )
+    place = {"run_id": run_id, "position": f"{step}.0", "at": NOON + timedelta(minutes=step), "step": step}
+    used = {"usage": Usage(input_tokens=sent, output_tokens=10), "cost_usd": None if usd is None else Decimal(usd)}
+    return UsageRow.model_validate({**used, **told, **place})
 
 
 def test_an_unknown_price_is_unknown_in_the_sum_and_what_is_known_is_told_beside():
@@ -44,10 +37,15 @@ def test_what_failed_and_what_was_lost_is_counted_and_told():
 def test_what_costs_most_comes_first_and_days_and_steps_in_their_order():
     rows = [row("cheap", 10, "0.01"), row("dear", 2, "0.5"), row("unknown", 3, None, sent=900)]
     assert [one.name for one in report(rows, "run").groups] == ["dear", "cheap", "unknown"]
-    assert [one.name for one in report(rows, "step").groups] == ["2", "3", "10"]
+    assert [one.name for one in report([row(step=10), row(step=2), row(step=3)], "step").groups] == ["2", "3", "10"]
     days = report([row(step=3000), row(step=1)], "day").groups
     assert [one.name for one in days] == sorted(one.name for one in days)
     assert len(days) == 2
+
+
+def test_steps_of_several_runs_are_told_apart():
+    rows = [row("a", 10), row("a", 2), row("b", 3)]
+    assert [one.name for one in report(rows, "step").groups] == ["a 2", "a 10", "b 3"]
 
 
 def test_a_tool_is_charged_what_its_results_took_in_prompts():
