@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from perdure.messages import JSON
+from perdure.messages import JSON, OpenStatus
 from perdure.state import CallState, CallStatus, RunState
 
 Wish = Literal["approval", "answer", "settlement", "more", "resumption"]
@@ -82,14 +82,20 @@ Kind = Literal["approval", "answer", "settlement", "budget", "resumption"]
 def kinds(state: RunState) -> list[Kind]:
     """Return what an open run waits for, each kind once; `[]` where it waits for nobody.
 
-    Also where it goes on meanwhile, with other calls or another turn of the model.
+    Also where it goes on meanwhile, with other calls or another turn of the model; and what runs wait for that are
+    calls of it.
     """
-    found: list[Kind] = []
-    for request in requests(state):
-        kind = "budget" if request.wants == "more" else request.wants
-        if kind not in found:
-            found.append(kind)
-    return found
+    own: list[Kind] = ["budget" if request.wants == "more" else request.wants for request in requests(state)]
+    below = [_BELOW[call.waits] for call in state.open_calls if call.waits in _BELOW]
+    return list(dict.fromkeys([*own, *below]))
+
+
+_BELOW: dict[OpenStatus, Kind] = {
+    "waiting_approval": "approval",
+    "waiting_input": "answer",
+    "waiting_decision": "settlement",
+    "paused": "resumption",
+}
 
 
 def held(state: RunState) -> str:

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from perdure import Agent, Limits, tool
+from perdure.asking import kinds
 from perdure.errors import AgentError, ToolDefinitionError
 from perdure.policies import Approval
 
@@ -99,6 +100,7 @@ async def test_who_approves_what_a_sub_agent_does_finds_it_waiting_from_the_top(
     child = stage.client.handle(f"{handle.id}/1.1")
     stage.audit(child)
     assert booked == []
+    assert kinds(await stage.state(handle)) == ["approval"]
     await child.approve("1.1", by="Ann")
     done = await stage.end(handle)
     assert (done.result.text, booked) == ("done", ["1A"])
