@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from perdure import Memory, ModelSettings, Task
+from perdure import Memory, ModelSettings, Task, tool
 from perdure.policies import MemoryPolicy
 from perdure.settings import Settings
 from perdure.testing import ModelServer
@@ -78,6 +78,18 @@ def test_the_defaults_in_the_guide_to_memory_are_so() -> None:
     policy = Memory().policy.model_dump()
     assert {name: str(policy[name]).replace("'", '"') for name in said} == said
     assert set(said) == {"scopes", "recall", "search", "remember"}
+
+
+async def test_the_guide_to_what_runs_have_done_runs_as_it_stands(stage) -> None:
+    names: dict[str, Any] = {}
+    look = tool(effect="read", name="look", description="Look.")(lambda: "seen")
+    call = {"calls": [{"name": "look"}]}
+    handle = (await stage.run([call, call, "Once."], [look])).handle
+    other = stage.agent([call, call, "Twice."], name="other")
+    await stage.serve(*stage.agents)
+    source = (GUIDES / "history.md").read_text().replace("openai:gpt-5", other.model)
+    exec("\n".join(blocks("python", source)), names)
+    assert await names["second_opinion"](stage.client, handle.id) == "Twice."
 
 
 async def test_the_guide_to_privacy_runs_as_it_stands(stage) -> None:
