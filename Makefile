@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS ?= tests
 JOBS ?= 3
 
-.PHONY: help demo test check fmt chaos bench history load docs ci clean
+.PHONY: help demo test check fmt chaos bench overhead history load docs ci clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -45,6 +45,9 @@ chaos: $(VENV)/.dev ## Kill workers and the server: at each point once, then at 
 
 bench: $(VENV)/.dev ## Measure what Perdure costs beside Temporal by hand, in a few minutes (ARGS=--full: half an hour)
 	@$(BIN)/python -m bench $(ARGS)
+
+overhead: $(VENV)/.dev ## What it costs to be told everything of a run, beside nothing (ARGS=--each: one by one)
+	@$(BIN)/python -m bench.overhead $(ARGS)
 
 history: $(VENV)/.dev ## What a step leaves in history, from 10 steps to 3,000, in a quarter of an hour or more
 	@$(BIN)/python -m bench.history $(ARGS)

@@ -83,6 +83,7 @@ async def _examine(settings: Settings, file: str | None) -> list[Finding]:
         findings.append(Finding("workers", "note", "no worker has announced an agent yet", advice))
     if client:
         findings += await asyncio.gather(*(_workers(client, queue, agents) for queue in _queues(agents)))
+    findings.append(_telemetry(settings))
     models = {
         (model, one.spec.settings.model_dump_json()): one.spec.model_copy(update={"model": model})
         for one in agents
@@ -193,6 +194,24 @@ async def _models_taken(client: Client, served: Sequence[Served], found: Finding
             text = f"{found.text}, but none takes calls of {one.spec.model} (queue {queue})"
             return Finding(found.what, "note", text, "Start them anew: they may serve the file as it was before.")
     return found
+
+
+def _telemetry(settings: Settings) -> Finding:
+    """Say whether OpenTelemetry is told of runs, as a worker with this environment would have it."""
+    from perdure.telemetry import otel
+
+    asked = otel.wanted(settings)
+    told = {"spans": asked.traces, "metrics": asked.metrics}
+    where = ", ".join(f"{what} go to {otel.shown(address)}" for what, address in told.items() if address)
+    if settings.metrics_port is not None:
+        pulled = f"metrics are served at {settings.metrics_host}:{settings.metrics_port}"
+        where = f"{where}, {pulled}" if where else pulled
+    if not where:
+        return Finding("telemetry", "ok", "off; OTEL_EXPORTER_OTLP_ENDPOINT turns it on")
+    if not otel.installed():
+        return Finding("telemetry", "broken", f"asked for. {otel.LACKING}")
+    content = {"off": "no contents", "redacted": "contents, redacted", "whole": "contents, whole"}
+    return Finding("telemetry", "ok", f"{where}; {content[settings.capture_content]}")
 
 
 # -- models ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from perdure.client import Client
     from perdure.engine.connection import Target
     from perdure.settings import Settings
+    from perdure.telemetry.endpoint import Page
 
 TaskQueue = Annotated[
     str | None, typer.Option("--task-queue", help="Serve all of them there. Default: one queue per file.")
@@ -52,11 +54,15 @@ def worker(
     model_slots: Annotated[
         int | None, typer.Option(min=1, help="Model calls at once here, of each provider. Default: 100.")
     ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Answer there to /metrics, /healthz and /readyz.")
+    ] = None,
     as_json: AsJSON = False,
 ) -> int:
     """Serve the agents of these files until SIGTERM or Ctrl-C; calls under way may finish first."""
     rates = dict(_rate(text) for text in model_rate or []) or None
-    settings = session.settings(task_queue=task_queue, model_rate=rates, model_slots=model_slots)
+    chosen = {"model_rate": rates, "model_slots": model_slots, "metrics_port": metrics_port}
+    settings = session.settings(task_queue=task_queue, **chosen)
     identity.use_way("worker")
     return session.finish(_worker(files, settings, as_json), logs=True)
 
@@ -82,7 +88,8 @@ async def _dev(files: Sequence[str], settings: Settings, ui_port: int | None, as
             lost = asyncio.ensure_future(server.wait())
             stack.callback(lost.cancel)
         stop = _listen()
-        async with _serving(queues, settings):
+        async with _serving(queues, settings) as page:
+            _tell_page(page)
             _tell_engine(target(settings), started=owned, as_json=as_json, queues=queues)
             return await _until(stop, lost)
 
@@ -90,10 +97,11 @@ async def _dev(files: Sequence[str], settings: Settings, ui_port: int | None, as
 async def _worker(files: Sequence[str], settings: Settings, as_json: bool) -> int:
     queues = _by_queue(files, settings)
     stop = _listen()
-    async with _serving(queues, settings):
+    async with _serving(queues, settings) as page:
+        _tell_page(page)
         _tell_served(queues)
         if as_json:
-            emit({"event": "ready", **_served(queues)})
+            emit({"event": "ready", **_served(queues), **({"metrics": page.address} if page.address else {})})
         return await _until(stop, None)
 
 
@@ -111,21 +119,25 @@ def _by_queue(files: Sequence[str], settings: Settings) -> dict[str, list[Agent]
 
 
 @asynccontextmanager
-async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncGenerator[Client]:
-    """Serve while the block runs.
+async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncGenerator[Page]:
+    """Serve while the block runs; yields where it can be asked how it fares.
 
     Raises:
         PerdureError: If a worker can't go on; one sentence.
     """
+    from perdure.telemetry.endpoint import Page
     from perdure.worker import serving
 
     _log_to_stderr()
-    client = await session.connect(settings)
     try:
         async with AsyncExitStack() as stack:
+            page = await stack.enter_async_context(Page().open(settings))
+            client = await session.connect(settings)
             served = [serving(client.temporal, agents, queue, settings) for queue, agents in queues.items()]
             stops = [await stack.enter_async_context(one) for one in served]
-            yield client
+            page.ready = partial(_answers, client)
+            yield page
+            page.ready = _stopping
             await _hand_over([stop() for stop in stops], settings)
         say("Stopped; runs under way are kept, and go on with the next worker.")
     except PerdureError:
@@ -181,6 +193,28 @@ async def _until(stop: asyncio.Event, lost: asyncio.Future[None] | None) -> int:
 
 def _served(queues: dict[str, list[Agent]]) -> dict[str, Any]:
     return {"queues": list(queues), "agents": [agent.name for agents in queues.values() for agent in agents]}
+
+
+async def _answers(client: Client) -> str:
+    """Return why no work comes, or "" where it does."""
+    from datetime import timedelta
+
+    from temporalio.service import RPCError
+
+    try:
+        await client.temporal.service_client.check_health(timeout=timedelta(seconds=2))
+    except RPCError as error:
+        return f"the Temporal server does not answer: {error.message}"
+    return ""
+
+
+async def _stopping() -> str:
+    return "stopping"
+
+
+def _tell_page(page: Page) -> None:
+    if page.address:
+        say(f"{paint('Metrics', 'green', sys.stderr)} at {page.address}/metrics; /healthz, /readyz")
 
 
 def _tell_served(queues: dict[str, list[Agent]]) -> None:

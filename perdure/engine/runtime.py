@@ -8,7 +8,7 @@ import logging
 import time
 from datetime import timedelta
 
-from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, PrometheusConfig, Runtime, TelemetryConfig
 
 HEARTBEAT = timedelta(seconds=5)
 """How often a worker says that it lives."""
@@ -16,8 +16,12 @@ REST, PATIENCE = 0.01, 1
 """Seconds without work after which the core counts as done when the program ends, and how long that is waited for."""
 
 
-def prepare() -> None:
-    """Have the core log to the logger `temporalio.core`, not to stdout. A runtime that the program has set is kept."""
+def prepare(metrics: str = "") -> None:
+    """Have the core log to the logger `temporalio.core`, not to stdout. A runtime that the program has set is kept.
+
+    Args:
+        metrics: HOST:PORT at which the core tells its metrics; "": it keeps none.
+    """
     atexit.unregister(_settle)
     atexit.register(_settle)
     try:
@@ -27,7 +31,9 @@ def prepare() -> None:
     logger = logging.getLogger("temporalio.core")
     names = {"append_target_to_name": False, "prepend_target_on_message": False}
     forwarded = LoggingConfig(filter=LoggingConfig.default.filter, forwarding=LogForwardingConfig(logger, **names))
-    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=forwarded), worker_heartbeat_interval=HEARTBEAT))
+    told = PrometheusConfig(metrics, durations_as_seconds=True) if metrics else None
+    telemetry = TelemetryConfig(logging=forwarded, metrics=told)
+    Runtime.set_default(Runtime(telemetry=telemetry, worker_heartbeat_interval=HEARTBEAT))
 
 
 def _settle() -> None:

@@ -89,6 +89,12 @@ def installed() -> bool:
     return False
 
 
+def shown(where: str) -> str:
+    """Return an address without what gives access to it."""
+    scheme, mark, rest = where.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else where
+
+
 class Telemetry:
     """What this process tells, while it is on.
 

@@ -186,3 +186,23 @@ async def test_an_endpoint_that_does_not_answer_delays_nothing(stage, monkeypatc
     done = await stage.run([{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, "done"], [look])
     assert done.result.status == "completed"
     assert done.result.duration < timedelta(seconds=20)
+
+
+async def test_a_provider_of_the_application_gets_the_spans(stage, monkeypatch):
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    kept, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    done = await stage.run(["done"])
+    root = f"{ids.trace_id(stage.client.temporal.namespace, done.handle.id):032x}"
+    async with asyncio.timeout(30):
+        while len(kept.get_finished_spans()) < 2:
+            await asyncio.sleep(0.02)  # it can only be asked
+    spans = kept.get_finished_spans()
+    assert [span.name for span in spans] == ["chat scripted", "invoke_agent subject"]
+    assert {f"{span.context.trace_id:032x}" for span in spans if span.context} == {root}
+    assert provider.get_tracer("mine").start_span("mine").get_span_context().span_id  # its own ids are its own
