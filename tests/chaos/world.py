@@ -111,6 +111,23 @@ class World:
         self._workers.append(worker)
         return worker
 
+    async def output_of(self, *command: str) -> str:
+        """Return what a command of the project prints, in a process of its own, up to its end."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "perdure.starter", *command),
+            cwd=self._home,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            said, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        return said.decode()
+
     async def polled_by(self, worker):
         """Return once the server holds polls of that worker for activities."""
         queue = TaskQueue(name=self.queue)

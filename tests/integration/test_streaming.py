@@ -21,7 +21,7 @@ from perdure.client import RunHandle
 from perdure.drafts import Draft
 from perdure.events import Event, ModelFinished, TextDelta, ToolProgress, position_key
 from perdure.telemetry.event_log import EventLog
-from perdure.telemetry.live import folder_of
+from perdure.telemetry.live import folder_of, name_of
 from perdure.testing import ModelServer
 
 PATIENCE = 60
@@ -134,7 +134,23 @@ async def test_tools_async_and_sync_tell_how_far_they_are(stage):
     assert (told["1.2"].name, told["1.2"].text, told["1.2"].fraction) == ("count", "counted 999", None)
 
 
-async def test_nothing_is_told_or_kept_where_streaming_is_off_and_nothing_is_left_after_the_end(stage, server):
+async def test_what_was_told_beside_a_run_is_deleted_after_its_end(stage, server):
+    await stage.serve(agent := writer(server, {"text": TEXT, "drip": 0.005}))
+    handle = await stage.start_again(agent)
+    path = folder_of(stage.client.settings) / f"{name_of('default', handle.id)}.jsonl"
+    was_there = False
+    async for event in handle.events(live=True):
+        was_there |= isinstance(event, TextDelta) and path.exists()
+    assert was_there
+
+    async def gone() -> None:
+        while path.exists():
+            await asyncio.sleep(0.05)  # the run's end is not held up for it
+
+    await asyncio.wait_for(gone(), PATIENCE)
+
+
+async def test_nothing_is_told_or_kept_where_streaming_is_off(stage, server):
     folder = folder_of(stage.client.settings)
     before = set(folder.glob("*"))
     agent = writer(server, {"text": TEXT, "drip": 0.005})
