@@ -247,7 +247,7 @@ def _mark(mark: Mark, trace: Trace, width: int) -> Iterator[str]:
     what = _WORDS.get(mark.kind, mark.kind.replace("_", " "))
     by = f" by {mark.by}" if mark.by and mark.kind != "worker_took_over" else f" {mark.by}" if mark.by else ""
     text = f": {one_line(mark.text, 300)}" if mark.text else ""
-    yield from _wrap(f"{when:>10}  {what}{by}{text}", width, "", below=" " * 12)
+    yield from _wrap(f"{what}{by}{text}", width, f"{when:>10} ", below=" " * 11)
 
 
 _WORDS = {"worker_took_over": "worker", "told": "the model was told", "run_started": "started"}
