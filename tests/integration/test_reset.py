@@ -6,11 +6,14 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
+from perdure.policies import Limits
 from perdure.tools import ToolContext, tool
+from tests.integration.archiving import executions
 
 DONE = {"text": "done"}
 
@@ -131,3 +134,47 @@ async def test_a_retry_after_a_reset_has_the_key_of_the_call_in_doubt(stage: Any
     assert len(keys) == 2
     assert len(set(keys)) == 1
     assert doubt.key == keys[0]
+
+
+@pytest.mark.parametrize(("execution", "paid_before", "asked"), [(0, 0, 2), (1, 1, 1)])
+async def test_effects_left_behind_in_a_long_run_are_asked_about_and_its_spilled_results_stay(
+    stage: Any, execution: int, paid_before: int, asked: int
+) -> None:
+    keys: list[str] = []
+
+    @tool
+    async def pay(ctx: ToolContext) -> str:
+        """Pay; the receipt is too much for a history."""
+        keys.append(ctx.idempotency_key)
+        return f"receipt {len(keys)} " + "x" * 100_000
+
+    @tool(effect="read")
+    async def look(q: int) -> str:
+        """Look."""
+        return f"seen {q} " * 30_000
+
+    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 40})
+    looks = [{"calls": [{"name": "look", "arguments": {"q": number}}]} for number in range(7)]
+    replies = [looks[0], call("pay"), *looks[1:6], call("pay"), looks[6], DONE]
+    handle = await stage.start(replies, [look, pay], limits=Limits(input_tokens=None))
+    await stage.end(handle)
+    names = [name async for name in executions(stage, handle.id)][::-1]
+    assert len(names) > 2
+    await reset(stage, handle.id, execution=names[execution])
+    told = 0
+    async for event in handle.events():
+        if event.type == "approval_requested":
+            told += 1
+            assert "reset" in event.why
+            assert len(keys) == 1 + told, "it was repeated before anybody was asked"
+            await handle.approve(event.call, hash=event.hash)
+    finished = await stage.end(handle)
+    assert (finished.result.status, told) == ("completed", asked)
+    assert len(set(keys)) == len(keys) == 2 + asked
+    wanted = [f"receipt {number} " for number in (*range(1, paid_before + 1), *range(3, 3 + asked))]
+    receipts = [result for result in finished.results if result.name == "pay"]
+    assert [result.content[: len("receipt 1 ")] for result in receipts] == wanted
+    async with stage.client.store() as store:
+        for result in finished.results:
+            assert result.ref
+            assert len(await store.get(result.ref)) == result.size
