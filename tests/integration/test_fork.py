@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from perdure import forks
 from perdure.earlier import complete
 from perdure.errors import ForkError, RunNotFound
 from perdure.policies import Limits
 from perdure.tools import ToolContext, tool
 from perdure.worker import serving
-from tests.integration.archiving import archived
+from tests.integration.archiving import archived, executions
 
 
 class Ledger:
@@ -252,3 +253,65 @@ async def test_what_is_staged_is_asked_about_again_with_a_key_of_its_own(stage: 
     await fork.approve("staged")
     await stage.end(fork)
     assert len(set(keys)) == 2
+
+
+ROOM = Limits(input_tokens=None)
+
+
+@pytest.fixture
+async def long(stage: Any, ledger: Ledger) -> Any:
+    """A run over several executions, most of which it has put away, that has paid in its eighth step."""
+    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 40})
+
+    @tool(effect="read")
+    async def browse(page: int) -> str:
+        """Browse."""
+        return f"page {page} " * 20_000
+
+    pages = [call("browse", page=number) for number in range(10)]
+    replies = [*pages[:7], call("pay", cents=5), *pages[7:], "done"]
+    finished = await stage.run(replies, [*ledger.tools, browse], limits=ROOM)
+    names = [name async for name in executions(stage, finished.handle.id)]
+    assert len(names) > 2
+    await archived(stage, finished.handle.id, len(names))
+    return finished
+
+
+async def test_a_run_over_several_executions_is_forked_at_any_step_whoever_has_it(
+    stage: Any, ledger: Ledger, long: Any, forgetful: Any
+) -> None:
+    entries = await entries_of(stage, long)
+    replies = [at for at, entry in enumerate(entries) if entry.role == "assistant"]
+    remembered = stage.client.handle(long.handle.id)
+    for at in range(1, 11):
+        for source in (remembered, forgetful.handle(long.handle.id)) if at in (1, 6, 10) else (remembered,):
+            state = (await forks.read(source._client, long.handle.id, at)).state
+            assert state.steps == at
+            assert state.length == replies[at]
+    fork = await forked(stage, long.handle, 9, say="And?")
+    finished = await stage.end(fork)
+    assert finished.result.status == "completed"
+    assert len(ledger.keys) == 1
+    whole = await entries_of(stage, finished)
+    assert whole[: replies[9]] == entries[: replies[9]]
+    assert whole[replies[9]].content == "And?"
+    before = await complete(stage.client.settings, finished.projection)
+    assert before is None
+    assert [record.position for record in finished.projection.records] == [f"{step}.1" for step in range(1, 12)]
+    async with stage.client.store() as store:
+        for entry in whole:
+            if entry.role == "tool" and entry.result.ref:
+                assert len(await store.get(entry.result.ref)) == entry.result.size
+
+
+async def test_a_fork_in_an_early_execution_asks_again_about_what_a_later_one_did(
+    stage: Any, ledger: Ledger, long: Any, forgetful: Any
+) -> None:
+    async with serving(forgetful.temporal, stage.agents, stage.queue, forgetful.settings):
+        fork = await forgetful.handle(long.handle.id).fork(2)
+        asked = await stage.until(fork, "approval_requested")
+        assert asked.call == "8.1"
+        assert len(ledger.keys) == 1
+        await fork.approve(asked.call, hash=asked.hash)
+        assert (await stage.end(fork)).result.text == "done"
+    assert len(set(ledger.keys)) == 2
