@@ -14,6 +14,7 @@ _ANEW = (
     *("usage", "last", "cost", "last_cost", "unpriced", "ran", "executed"),  # what is spent is counted from there on
     *("resets", "execution", "leases", "effects"),  # others' epochs, children and effects: not this run's to undo
     *("session", "queued", "taken"),
+    "secrets",  # they go when the run ends that they were given
 )
 """Fields of a state that a fork begins with as any run does."""
 

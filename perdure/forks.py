@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,10 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from perdure import archive, forking
 from perdure.context import refs_of
+from perdure.deposits import deposited
 from perdure.errors import ForkError
 from perdure.messages import Content, Undone, content_hash
+from perdure.sensitive import Vaulted
 from perdure.speaking import LARGEST, size_of
 from perdure.starting import begin
 from perdure.state import RunState
@@ -66,28 +69,48 @@ async def fork(
     model: str | None = None,
     instructions: str | None = None,
     id: str | None = None,
+    values: Mapping[str, str] | None = None,
 ) -> RunHandle:
     """Start a run that goes on from what run `run_id` was after `step` steps; see `RunHandle.fork`."""
     from perdure.client import RunHandle
 
+    say, values = _without_values(say, values or {}), values or {}
     source = await read(client, run_id, step)
     new_id = id or f"{source.state.spec.name}-{secrets.token_hex(4)}"
     request = await prepare(client, source, new_id, model, instructions, say)
     task = content_hash([run_id, step, say, model, instructions])
     memo = {"agent": request.spec.name, "labels": await source.labels(client), "task": task, "forked_from": run_id}
     queue, reuse = source.started.task_queue.name, WorkflowIDReusePolicy.REJECT_DUPLICATE
-    if request.carried and size_of(client.temporal, request) > LARGEST:
-        request = request.model_copy(update={"carried": None, "packed": packed_state(request.carried)})
     there = id is not None and await archive.has_alone(client, new_id)
     try:
         if not there:
-            await begin(client.temporal, new_id, request, queue, reuse, memo, source.priority)
+            async with deposited(client, new_id, values) as vaulted:
+                request = _recordable(client, request, vaulted)
+                await begin(client.temporal, new_id, request, queue, reuse, memo, source.priority)
             return client.handle(new_id)
     except WorkflowAlreadyStartedError:
         pass
     handle = RunHandle(client, new_id, existing=True)
     handle.same_task = (await handle.memo()).get("task") == task
     return handle
+
+
+def _without_values(said: Content | None, values: Mapping[str, str]) -> Content | None:
+    """Return what is said without secrets, should the user have written one."""
+    if not values or not isinstance(said, str):
+        return said
+    from perdure.activities.unlocked import Unlocked
+
+    return Unlocked(values).json(said)
+
+
+def _recordable(client: Client, request: RunRequest, vaulted: Vaulted | None) -> RunRequest:
+    """Return `request` with where the secrets are, and compressed where it is too large for a history."""
+    assert request.carried is not None  # noqa: S101 - it was just made
+    request.carried.secrets = vaulted
+    if size_of(client.temporal, request) <= LARGEST:
+        return request
+    return request.model_copy(update={"carried": None, "packed": packed_state(request.carried)})
 
 
 async def read(client: Client, run_id: str, step: int) -> Source:

@@ -283,6 +283,7 @@ class RunHandle(Speaking):
         model: str | None = None,
         instructions: str | None = None,
         id: str | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> RunHandle:
         """Start a new run that goes on from what this one was after `at` steps, and return its handle.
 
@@ -296,6 +297,7 @@ class RunHandle(Speaking):
             model: Asked instead of the agent's first one.
             instructions: In place of the agent's.
             id: The new run's id; the same one twice gives one run. Default: the agent's name and 8 random hex digits.
+            secrets: Those that its tools need: it has none of this run's.
 
         Raises:
             ForkError: If the run has no such step, a call of it has no result yet, or nothing is left to do.
@@ -305,7 +307,9 @@ class RunHandle(Speaking):
         from perdure import forks
 
         try:
-            return await forks.fork(self._client, self.id, at, say=say, model=model, instructions=instructions, id=id)
+            return await forks.fork(
+                self._client, self.id, at, say=say, model=model, instructions=instructions, id=id, values=secrets
+            )
         except RPCError as error:
             raise self._rpc(error) from error
 

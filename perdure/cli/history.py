@@ -6,13 +6,14 @@ import re
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from perdure.cli import session
 from perdure.cli.output import DONE, FAILED, AsJSON, Misuse, emit, lay_out, paint, safe, say
 from perdure.cli.runs import Begun, Detach, NoWait, RunId, begun_as, take_up
+from perdure.cli.secrets import Secrets, read_secrets
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def fork(
         Path | None, typer.Option(help="Instructions in place of the agent's, from this file.")
     ] = None,
     id: Annotated[str | None, typer.Option("--id", help="The new run's id; the same id twice is one run.")] = None,
+    secret: Secrets = None,
     detach: Detach = False,
     no_wait: NoWait = False,
     as_json: AsJSON = False,
@@ -46,8 +48,8 @@ def fork(
     if text is not None and not text.strip():
         raise Misuse("What is said (--say) is empty.")
     settings = session.settings()
-    instructions = _read(instructions_file)
-    begun = session.finish(_fork(settings, run_id, at, text, model, instructions, id))
+    changes: dict[str, Any] = {"say": text, "model": model, "instructions": _read(instructions_file), "id": id}
+    begun = session.finish(_fork(settings, run_id, at, secrets=read_secrets(secret or []), **changes))
     return take_up(settings, begun, detach=detach, no_wait=no_wait, as_json=as_json)
 
 
@@ -154,18 +156,9 @@ def _read(file: Path | None) -> str | None:
         raise Misuse(f"The instructions in {file} can't be read: {error}.") from error
 
 
-async def _fork(
-    settings: Settings,
-    run_id: str,
-    at: int,
-    told: str | None,
-    model: str | None,
-    instructions: str | None,
-    id: str | None,
-) -> Begun:
+async def _fork(settings: Settings, run_id: str, at: int, **changes: Any) -> Begun:
     client = await session.connect(settings)
-    run = client.handle(run_id)
-    return begun_as(await run.fork(at, say=told, model=model, instructions=instructions, id=id))
+    return begun_as(await client.handle(run_id).fork(at, **changes))
 
 
 async def _diff(left: str, right: str, as_json: bool) -> int:

@@ -91,6 +91,39 @@ async def test_secrets_go_when_the_run_ends_and_a_resumed_one_is_given_new_ones(
     assert again.result.status == "completed"
 
 
+async def test_a_fork_has_secrets_of_its_own_and_takes_none_from_the_run_that_goes_on(
+    stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(approval="always")
+    async def confirm() -> str:
+        """Confirm."""
+        return "confirmed"
+
+    seen.clear()
+    paying = {"calls": [{"name": "pay", "arguments": {"cents": 5}}]}
+    agent = stage.agent([{"calls": [{"name": "confirm", "arguments": {}}]}, paying, "done"], [confirm, pay])
+    await stage.serve(agent)
+    source = await stage.start_again(agent, Task.model_validate({"input": "go", "secrets": GIVEN}))
+    await stage.until(source, "approval_requested")
+    none = await source.fork(0)
+    other = await source.fork(0, say=f"Pay with {PIN}", secrets={"pin": PIN, "passport": PASSPORT})
+    for fork in (none, other):
+        stage.audit(fork)
+        for number in (1, 2):
+            asked = await stage.until(fork, "approval_requested", nth=number)
+            await fork.approve(asked.call, hash=asked.hash)
+        finished = await stage.end(fork)
+        assert finished.result.status == "completed"
+        await archived(stage, fork.id)
+        assert finished.results[1].error_type == ("no_secret" if fork is none else None)
+    await source.approve()
+    finished = await stage.end(source)
+    assert [result.status for result in finished.results] == ["ok", "ok"]
+    assert [pin for _, pin, _ in seen] == [PIN] * 4  # each had two attempts
+    await archived(stage, source.id)
+    await check_nothing_is_written(stage, other.id, caplog)
+
+
 async def test_a_tool_whose_secret_was_not_given_is_not_called(stage: Any) -> None:
     seen.clear()
     finished = await stage.run([{"calls": [{"name": "pay", "arguments": {"cents": 5}}]}, "done"], [pay])
