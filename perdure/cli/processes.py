@@ -125,6 +125,7 @@ async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncG
     Raises:
         PerdureError: If a worker can't go on; one sentence.
     """
+    from perdure.engine import runtime
     from perdure.telemetry.endpoint import Page
     from perdure.worker import serving
 
@@ -132,6 +133,7 @@ async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncG
     try:
         async with AsyncExitStack() as stack:
             page = await stack.enter_async_context(Page().open(settings))
+            runtime.prepare(metrics=page.core)
             client = await session.connect(settings)
             served = [serving(client.temporal, agents, queue, settings) for queue, agents in queues.items()]
             stops = [await stack.enter_async_context(one) for one in served]

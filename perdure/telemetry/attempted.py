@@ -18,7 +18,7 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError, CancelledError, FailureError, TimeoutType
 
 from perdure.attempts import LOST, Made, Trail
-from perdure.messages import JSON, AssistantMessage, Content, ToolResult, Usage
+from perdure.messages import JSON, AssistantMessage, Content, RunResult, ToolResult, Usage
 from perdure.policies import AgentSpec
 from perdure.reports import CompactReport, ModelTurn, ProbeReport, Spent, ToolReport, UndoReport
 from perdure.state import RunState
@@ -32,6 +32,7 @@ from perdure.wire import (
     PUT_AWAY,
     RECALL,
     UNDO,
+    WORKFLOW,
     CompactInput,
     ModelInput,
     ProbeInput,
@@ -60,6 +61,7 @@ class Attempted:
         compacts: Whether a model was asked to make the conversation shorter.
         call: The call's position, "" for a model.
         call_id: The provider's id of the call.
+        child: The run that the call is, where it is one.
         status: How a call ended; "" where only the attempt did.
         arguments: Of a call, whole.
         result: Of a call, as the model is shown it.
@@ -82,6 +84,7 @@ class Attempted:
     compacts: bool = False
     call: str = ""
     call_id: str = ""
+    child: str = ""
     status: str = ""
     arguments: dict[str, JSON] = field(default_factory=dict[str, JSON])
     result: str = ""
@@ -125,6 +128,7 @@ class History:
         began: When.
         follows: What the execution was known by that it goes on from, where it was resumed; "" else.
         continued: Whether it goes on from one of the same run, which was too long.
+        caller: The run that has called this one; "" where none has.
     """
 
     def __init__(self, run_id: str, execution: str, converter: DataConverter) -> None:
@@ -134,6 +138,8 @@ class History:
         self.began: datetime | None = None
         self.follows = ""
         self.continued = False
+        self.caller = ""
+        self._called: dict[int, Attempted] = {}
         self._pending: dict[int, _Scheduled] = {}
         self._new: list[Content | ToolResult] = []
         self._now = datetime.now(UTC)
@@ -165,6 +171,7 @@ class History:
     async def _start(self, attributes: Any, _: HistoryEvent) -> None:
         request = await self._decode(attributes.input.payloads, RunRequest)
         self.began, self.continued = self._now, bool(request.executions)
+        self.caller = request.parent if request.caller else ""
         self.opening = opening_state(request, self._run_id, attributes.original_execution_run_id)
         if request.carried and not request.executions and request.forked_from is None:
             self.follows = request.carried.execution
@@ -273,6 +280,34 @@ class History:
     async def _is_remote(self, one: _Scheduled) -> bool:
         return any(tool.remote is not None and tool.remote.activity == one.kind for tool in self._spec.tools)
 
+    # -- calls that are runs ---------------------------------------------------------------------------------
+
+    async def _child_begun(self, attributes: Any, event: HistoryEvent) -> None:
+        if attributes.workflow_type.name != WORKFLOW:
+            return
+        request = await self._decode(attributes.input.payloads, RunRequest)
+        if request.caller is None:
+            return
+        position, child = request.caller.position, attributes.workflow_id
+        made = Made(began=self._now, ended=self._now)
+        told = Attempted("tool", self._execution, position, 1, request.spec.name, made, self._now, _step(position))
+        self._called[event.event_id] = replace(told, call=position, child=child, arguments={"task": request.input})
+
+    async def _child_done(self, attributes: Any, _: HistoryEvent) -> None:
+        result: RunResult = await self._decode(attributes.result.payloads, RunResult)
+        self._child_ended(attributes, "" if result.status == "completed" else result.status, result.text)
+
+    async def _child_failed(self, attributes: Any, _: HistoryEvent) -> None:
+        self._child_ended(attributes, _word(await self._error(attributes.failure)), "")
+
+    async def _child_cut_off(self, attributes: Any, _: HistoryEvent) -> None:
+        self._child_ended(attributes, "cancelled", "")
+
+    def _child_ended(self, attributes: Any, wrong: str, text: str) -> None:
+        if told := self._called.pop(attributes.initiated_event_id, None):
+            made = told.made.model_copy(update={"ended": self._now, "error_type": wrong})
+            self.attempts.append(replace(told, made=made, status=wrong or "ok", result=text))
+
     async def _marker(self, attributes: Any, _: HistoryEvent) -> None:
         """Take a local activity's end; its start is not recorded."""
         if attributes.marker_name != "core_local_activity":
@@ -330,6 +365,18 @@ _ATTRIBUTES = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: ("_failed", "activity_task_timed_out"),
     EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: ("_cancelled", "activity_task_canceled"),
     EventType.EVENT_TYPE_MARKER_RECORDED: ("_marker", "marker_recorded"),
+    EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED: (
+        "_child_begun",
+        "start_child_workflow_execution_initiated",
+    ),
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED: ("_child_done", "child_workflow_execution_completed"),
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED: ("_child_failed", "child_workflow_execution_failed"),
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_CANCELED: ("_child_cut_off", "child_workflow_execution_canceled"),
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TERMINATED: (
+        "_child_cut_off",
+        "child_workflow_execution_terminated",
+    ),
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TIMED_OUT: ("_child_cut_off", "child_workflow_execution_timed_out"),
 }
 _HANDLERS = {int(kind): (name, f"{attributes}_event_attributes") for kind, (name, attributes) in _ATTRIBUTES.items()}
 

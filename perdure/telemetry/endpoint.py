@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
-from perdure.engine import runtime
 from perdure.errors import PerdureError
 from perdure.settings import Settings
 from perdure.telemetry import otel
@@ -27,12 +26,13 @@ class Page:
     Attributes:
         ready: Returns why the worker is not ready, or "" where it is.
         address: Where it answers, "" where it does not.
+        core: Where the engine's client is expected to tell its own metrics, which are passed on; "" nowhere.
     """
 
     def __init__(self) -> None:
         self.ready: Callable[[], Awaitable[str]] = _starting
         self.address = ""
-        self._core = ""
+        self.core = ""
 
     @asynccontextmanager
     async def open(self, settings: Settings) -> AsyncGenerator[Page]:
@@ -46,8 +46,7 @@ class Page:
             return
         if not otel.installed():
             raise PerdureError(otel.LACKING)
-        self._core = f"127.0.0.1:{_free_port()}"
-        runtime.prepare(metrics=self._core)
+        self.core = f"127.0.0.1:{_free_port()}"
         try:
             server = await asyncio.start_server(self._serve, settings.metrics_host, settings.metrics_port)
         except OSError as error:
@@ -87,7 +86,7 @@ class Page:
     async def _metrics(self) -> str:
         from prometheus_client import generate_latest
 
-        return (await asyncio.to_thread(generate_latest)).decode() + await _fetched(self._core)
+        return (await asyncio.to_thread(generate_latest)).decode() + await _fetched(self.core)
 
 
 async def _starting() -> str:

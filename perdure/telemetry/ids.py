@@ -6,12 +6,17 @@ A run is one trace, over all processes, restarts and resumptions; what is told t
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 
 def trace_id(namespace: str, run_id: str) -> int:
-    """Return the id of a run's trace, of 128 bits, never 0."""
-    return int.from_bytes(_digest("trace", namespace, run_id)[:16]) or 1
+    """Return the id of a run's trace, of 128 bits, never 0. The runs that its calls are have the same."""
+    return int.from_bytes(_digest("trace", namespace, _CALLED.sub("", run_id))[:16]) or 1
+
+
+_CALLED = re.compile(r"(?:/\d+\.\d+(?:~[0-9a-f]+)?)+$")
+"""What the id of a run that is a call of another has behind that one's: see `delegation.child_id`."""
 
 
 def span_id(*parts: str | int) -> int:
@@ -43,6 +48,11 @@ class SpanRef:
 def of_run(namespace: str, run_id: str, chain: str) -> SpanRef:
     """Return the span of a run; `chain` is what its first execution is known by: one that is resumed has another."""
     return SpanRef(trace_id(namespace, run_id), span_id(namespace, run_id, "run", chain))
+
+
+def of_call(namespace: str, run_id: str, child: str) -> SpanRef:
+    """Return the span of a call that is the run `child`."""
+    return SpanRef(trace_id(namespace, run_id), span_id(namespace, run_id, "call", child))
 
 
 def of_attempt(namespace: str, run_id: str, execution: str, activity: str, number: int) -> SpanRef:

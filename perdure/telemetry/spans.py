@@ -174,7 +174,11 @@ class _Spans:
             attributes["gen_ai.system_instructions"] = self._json([{"type": "text", "content": spec.instructions}])
             attributes["gen_ai.input.messages"] = self._messages(said[:1])
             attributes["gen_ai.output.messages"] = self._json([_message("assistant", _words(result.text))])
-        parent = ids.of_run(told.namespace, told.run_id, history.follows) if history.follows else None
+        parent: SpanRef | None = None
+        if history.follows:
+            parent = ids.of_run(told.namespace, told.run_id, history.follows)
+        elif history.caller:
+            parent = ids.of_call(told.namespace, history.caller, told.run_id)
         return Span(
             f"invoke_agent {spec.name}",
             self._root,
@@ -207,9 +211,14 @@ class _Spans:
         if one.made.unseen:
             attributes["perdure.estimated"] = True
         words = "its worker was lost" if one.made.error_type == LOST else one.made.error_type
+        namespace, run_id = self.told.namespace, self.told.run_id
+        ref = ids.of_attempt(namespace, run_id, one.execution, one.activity, one.number)
+        if one.child:
+            ref = ids.of_call(namespace, run_id, one.child)
+            attributes["perdure.call.run.id"] = self._text(one.child)
         return Span(
             name,
-            ids.of_attempt(self.told.namespace, self.told.run_id, one.execution, one.activity, one.number),
+            ref,
             self._root,
             one.made.began,
             max(one.made.ended, one.made.began),

@@ -206,3 +206,21 @@ async def test_a_provider_of_the_application_gets_the_spans(stage, monkeypatch):
     assert [span.name for span in spans] == ["chat scripted", "invoke_agent subject"]
     assert {f"{span.context.trace_id:032x}" for span in spans if span.context} == {root}
     assert provider.get_tracer("mine").start_span("mine").get_span_context().span_id  # its own ids are its own
+
+
+async def test_a_run_that_is_a_call_of_another_is_in_the_same_tree(endpoint, stage):
+    scout = stage.agent([{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, "Rome"], [look], name="scout")
+    asking = {"calls": [{"name": "scout", "arguments": {"task": "find a place"}}]}
+    done = await stage.run([asking, "go"], [scout.as_tool("Finds places.")], name="guide")
+    own = await asyncio.to_thread(endpoint.of_run, done.handle.id)
+    its = await asyncio.to_thread(endpoint.of_run, f"{done.handle.id}/1.1")
+    (call,) = [span for span in own if span.name == "execute_tool scout"]
+    (root,) = [span for span in its if span.name == "invoke_agent scout"]
+    assert len({span.trace for span in [*own, *its]}) == 1
+    assert root.parent == call.span
+    assert call.attributes["perdure.call.run.id"] == f"{done.handle.id}/1.1"
+    assert [span.name for span in its if span.parent == root.span] == [
+        "chat scripted",
+        "execute_tool look",
+        "chat scripted",
+    ]
