@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from functools import partial
 
@@ -9,6 +10,8 @@ from perdure.activities.afterwards import Kept
 from perdure.telemetry.attempted import attempted
 from perdure.telemetry.otel import Telemetry
 from perdure.telemetry.spans import Told, spans, waits
+
+_log = logging.getLogger("perdure.telemetry")
 
 _REMEMBERED = 10_000
 
@@ -25,10 +28,15 @@ class Tracing:
         self._counted: OrderedDict[str, None] = OrderedDict()
 
     async def __call__(self, kept: Kept) -> None:
-        """Tell of an execution, and wait a moment until it has arrived."""
-        told = await told_of(kept)
-        self._count(kept, told)
-        self._telemetry.emit(spans(told, self._telemetry.capture))
+        """Tell of an execution, and wait a moment until it has arrived. What can't be told holds up nothing."""
+        try:
+            told = await told_of(kept)
+            self._count(kept, told)
+            self._telemetry.emit(spans(told, self._telemetry.capture))
+        except Exception:
+            _log.exception("the spans of run %s could not be made", kept.run.run_id)
+            self._telemetry.dropped("runs", 1)
+            return
         await self._telemetry.delivered()
 
     def _count(self, kept: Kept, told: Told) -> None:

@@ -96,6 +96,12 @@ class Endpoint:
             assert self._changed.wait_for(ended, patience), f"nothing came of run {run_id}: {self.spans}"
             return sorted(self._of(run_id), key=lambda span: span.began)
 
+    def all_of_run(self, run_id: str, number: int, patience: float = 30) -> list[Received]:
+        """Return the spans of a run once so many have come: parts of it are told for themselves."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._of(run_id)) >= number, patience), self._of(run_id)
+            return sorted(self._of(run_id), key=lambda span: span.began)
+
     def _of(self, run_id: str) -> list[Received]:
         return [span for span in self.spans if span.attributes.get("perdure.run.id") == run_id]
 

@@ -266,21 +266,31 @@ def _plain(record: logging.LogRecord, text: str) -> logging.LogRecord:
 
 
 class _Outages(logging.Filter):
-    """Lets one record in half a minute pass of those that say that the server is away: each poll logs its own."""
+    """Lets one record in half a minute pass of those that say that somebody is away: each poll logs its own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._said = float("-inf")
+        self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether it is logged."""
-        if record.name != "temporalio.core" or "code: Unavailable" not in record.getMessage():
+        words = _away(record)
+        if not words:
             return True
-        if record.created - self._said < _QUIET:
+        if record.created - self._said.get(words, float("-inf")) < _QUIET:
             return False
-        self._said = record.created
-        record.msg, record.args = "The Temporal server does not answer; trying again until it does.", ()
+        self._said[words] = record.created
+        record.msg, record.args, record.exc_info = words, (), None
         return True
+
+
+def _away(record: logging.LogRecord) -> str:
+    """Return who is away, as a record says that is one of many; "" for all others."""
+    if record.name == "temporalio.core" and "code: Unavailable" in record.getMessage():
+        return "The Temporal server does not answer; trying again until it does."
+    if record.name.startswith("opentelemetry.exporter"):
+        return "OpenTelemetry's endpoint does not take what it is sent; what can't be kept is dropped, and counted."
+    return ""
 
 
 def _log_to_stderr() -> None:

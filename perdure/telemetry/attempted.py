@@ -294,6 +294,8 @@ class History:
         self._called[event.event_id] = replace(told, call=position, child=child, arguments={"task": request.input})
 
     async def _child_done(self, attributes: Any, _: HistoryEvent) -> None:
+        if attributes.initiated_event_id not in self._called:
+            return
         result: RunResult = await self._decode(attributes.result.payloads, RunResult)
         self._child_ended(attributes, "" if result.status == "completed" else result.status, result.text)
 

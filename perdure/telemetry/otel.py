@@ -134,7 +134,8 @@ class Telemetry:
 
     def dropped(self, what: str, number: int) -> None:
         """Count what nobody has got."""
-        self._away_until = time.monotonic() + _AWAY
+        if what == "spans":
+            self._away_until = time.monotonic() + _AWAY
         self.signals.dropped(what, number)
 
     async def aclose(self) -> None:

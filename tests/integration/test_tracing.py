@@ -8,7 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from perdure.budgets import Additions
 from perdure.errors import ToolError
+from perdure.policies import Limits
 from perdure.telemetry import ids
 from perdure.tools import ToolContext, tool
 from tests.otlp import Endpoint
@@ -224,3 +226,29 @@ async def test_a_run_that_is_a_call_of_another_is_in_the_same_tree(endpoint, sta
         "execute_tool look",
         "chat scripted",
     ]
+
+
+async def test_a_run_that_continues_as_new_is_one_tree_and_none_of_its_spans_comes_twice(endpoint, stage):
+    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 40})
+    script = [*({"calls": [{"name": "look", "arguments": {"q": f"{n}"}}]} for n in range(8)), "done"]
+    done = await stage.run(script, [look])
+    assert done.projection.executions > 0
+    spans = await asyncio.to_thread(endpoint.all_of_run, done.handle.id, 1 + 8 + 9)
+    (root,) = [span for span in spans if not span.parent]
+    assert {span.parent for span in spans} == {"", root.span}
+    assert len({span.span for span in spans}) == len(spans) == 1 + 8 + 9
+    assert sorted(span.attributes["perdure.step"] for span in spans if span.name.startswith("chat")) == [*range(1, 10)]
+    assert root.began <= min(span.began for span in spans)
+
+
+async def test_a_run_that_was_resumed_after_its_end_is_one_tree(endpoint, stage):
+    script = [{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, "done"]
+    handle = (await stage.run(script, [look], limits=Limits(steps=1))).handle
+    first = await asyncio.to_thread(endpoint.of_run, handle.id)
+    await (await handle.resume(Additions(steps=3))).result()
+    spans = await asyncio.to_thread(endpoint.all_of_run, handle.id, len(first) + 2)
+    roots = [span for span in spans if span.name.startswith("invoke_agent")]
+    assert [span.parent for span in roots] == ["", roots[0].span]
+    assert len({span.trace for span in spans}) == 1
+    assert len({span.span for span in spans}) == len(spans)
+    assert roots[0].ended <= roots[1].began
