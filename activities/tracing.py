@@ -33,7 +33,7 @@ class Tracing:
             told = await told_of(kept)
             self._count(kept, told)
             self._telemetry.emit(spans(told, self._telemetry.capture))
-        except Exception:
+        except Exception:  # noqa: BLE001 - a defect in telling is no reason to keep the archive waiting
             _log.exception("the spans of run %s could not be made", kept.run.run_id)
             self._telemetry.dropped("runs", 1)
             return
