@@ -24,8 +24,8 @@ _log = logging.getLogger("perdure.live")
 
 MOST = 10_000
 """Pieces of text that wait to be written; what comes then is dropped."""
-_TOGETHER = 0.01
-"""Seconds: pieces that come within are written together."""
+_TOGETHER, _LONGEST_PAUSE = 0.01, 0.1
+"""Seconds: pieces that come within are written together; where many replies are written at once, more of them are."""
 _PER_CALL = 0.1
 """Seconds between two words of one call; of those that come within, the last one is told."""
 _KEPT = 2_000
@@ -149,7 +149,7 @@ class Broadcast:
             self._wanted.wait()
             self._wanted.clear()
             if not self._closed:
-                time.sleep(_TOGETHER)
+                time.sleep(min(_TOGETHER * (1 + len(self._replies) / 4), _LONGEST_PAUSE))
             try:
                 self._flush(outlet)
             except Exception:  # noqa: BLE001 - whatever it is, the next piece may do

@@ -62,7 +62,7 @@ class Notifications:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):
-                connection.terminate()
+                self._loop.run_until_complete(_terminate(connection))
 
     def close(self) -> None:
         """Release the connection."""
@@ -74,6 +74,11 @@ def _end(lines: asyncio.Queue[bytes | None]) -> None:
     if lines.full():
         lines.get_nowait()
     lines.put_nowait(None)
+
+
+async def _terminate(connection: Any) -> None:
+    connection.terminate()
+    await asyncio.sleep(0)  # its socket is closed by the loop
 
 
 async def heard(url: str, name: str) -> AsyncGenerator[bytes]:
