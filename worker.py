@@ -151,18 +151,16 @@ async def _event_log(settings: Settings) -> AsyncGenerator[EventLog]:
     Raises:
         PerdureError: If that can't be written.
     """
-    log, handler = EventLog(), None
-    try:
-        handler = event_log.to(settings.event_log) if settings.event_log else None
-    except OSError as error:
-        raise PerdureError(f"PERDURE_EVENT_LOG is {settings.event_log!r}: {error.strerror or error}.") from error
-    try:
-        yield log
-    finally:
-        await asyncio.to_thread(log.close)
-        if handler:
-            logging.getLogger(event_log.LOGGER).removeHandler(handler)
-            handler.close()
+    log = EventLog()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(event_log.written_to(settings.event_log))
+        except OSError as error:
+            raise PerdureError(f"PERDURE_EVENT_LOG is {settings.event_log!r}: {error.strerror or error}.") from error
+        try:
+            yield log
+        finally:
+            await asyncio.to_thread(log.close)
 
 
 async def _tidy(settings: Settings) -> None:

@@ -11,7 +11,8 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -146,20 +147,38 @@ def log(event: Event) -> None:
     logging.getLogger(LOGGER).info("%s of run %s at %s", event.type, event.run_id, where, extra=told)
 
 
-def to(place: str) -> logging.Handler:
-    """Have events logged as lines of JSON to a file, `-` for stderr, besides whatever the application does with them.
+@contextmanager
+def written_to(place: str | None) -> Generator[None]:
+    """Have events logged as lines of JSON to a file, `-` for stderr, while the block runs; None does nothing.
+
+    Where the application's logging does not take them by itself, it gets none of them because of that.
 
     Raises:
         OSError: If the file can't be written.
     """
+    if not place:
+        yield
+        return
+    handler, logger = _handler(place), logging.getLogger(LOGGER)
+    before = logger.level, logger.propagate
+    if not logger.isEnabledFor(logging.INFO):
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+        handler.close()
+
+
+def _handler(place: str) -> logging.Handler:
     if place == "-":
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
     else:
         Path(place).parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(place, encoding="utf-8", errors="replace")
     handler.setFormatter(JSONLines())
-    logger = logging.getLogger(LOGGER)
-    logger.addHandler(handler)
-    if not logger.isEnabledFor(logging.INFO):
-        logger.setLevel(logging.INFO)
     return handler

@@ -128,13 +128,19 @@ def test_handler_that_hangs_delays_nothing_and_what_is_dropped_is_counted(logger
     assert 5 <= len(given) <= 6
 
 
-def test_file_gets_one_line_for_each_event(logger, tmp_path):
-    path = tmp_path / "logs" / "events.jsonl"
-    handler = event_log.to(str(path))
-    log = EventLog()
-    log.take([REPLY, REPLY])
-    log.close()
-    handler.close()
+def test_file_gets_one_line_for_each_event_and_handlers_that_want_none_get_none(logger, tmp_path, caplog):
+    path, log = tmp_path / "logs" / "events.jsonl", EventLog()
+    with caplog.at_level(logging.WARNING), event_log.written_to(str(path)):
+        log.take([REPLY, REPLY])
+        log.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["position"] for line in lines] == ["5.0", "5.0"]
     assert "13800138000" not in path.read_text()
+    assert not caplog.records
+    assert not logger.isEnabledFor(logging.INFO)
+    assert logger.propagate
+
+
+def test_file_that_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(OSError, match="directory"), event_log.written_to(str(tmp_path)):
+        pass
