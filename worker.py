@@ -23,6 +23,7 @@ from perdure.activities.compacting import CompactActivities
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
+from perdure.activities.keychecks import admit
 from perdure.activities.learning import Learning
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
@@ -74,6 +75,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     Raises:
         AgentError: If two agents have one name, a model's provider or one with a rate is not known, or a lifespan
             function fails.
+        KeyMissing: If what runs hold is encrypted with a key that is not here.
         ConnectionFailed: If the server lacks the search attributes and they can't be registered.
     """
     logs.protect()
@@ -90,6 +92,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         _event_log(settings) as log,
         Toolbox(by_name, client, settings.threads, broadcast) as toolbox,
     ):
+        await admit(store, client.namespace, keyring(settings))
         client = attached(client, Driver(lambda: contextlib.nullcontext(store), run_owner))
         load = partial(segments.read, store)
         conversations = Conversations(settings.cache_bytes, load)

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from perdure.audit import AuditEntry, AuditState
 from perdure.decisions import Saying
+from perdure.keychecks import KeyCheck
 from perdure.memory import Circle, Fact
 from perdure.messages import JSON, Data, RunResult, Segment
 from perdure.policies import AgentSpec, Scope
@@ -458,7 +459,19 @@ class Events(Protocol):
         ...
 
 
-class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit, Events, Protocol):
+class Keys(Protocol):
+    """By which keys namespaces are encrypted. Methods raise as those of `Store` do."""
+
+    async def key_checks(self, namespace: str) -> list[KeyCheck]:
+        """Return what tells the keys that have encrypted there, the oldest first."""
+        ...
+
+    async def keep_key_check(self, namespace: str, check: KeyCheck) -> None:
+        """Note that a key encrypts there from now on, unless that is known. Safe to repeat."""
+        ...
+
+
+class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit, Events, Keys, Protocol):
     """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down; see `patience`.
 
     A method goes on to its end where its caller is cancelled; each may be repeated.

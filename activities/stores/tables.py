@@ -211,3 +211,12 @@ EVENTS = Table(
     Column("body", JSON, nullable=False),
     Index("perdure_events_time", "namespace", "time"),
 )
+
+KEYS = Table(
+    "perdure_keys",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("id", String, primary_key=True),
+    Column("since", UTCDateTime, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+)

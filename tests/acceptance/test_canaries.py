@@ -252,6 +252,15 @@ async def test_what_is_private_is_told_in_part_where_it_is_told_at_all(played: P
     assert PHONE in played.shown, "the user's own command shows what it is asked to"
 
 
+@pytest.mark.parametrize("key", ["", base64.b64encode(b"x" * 32).decode()], ids=["none", "another"])
+def test_a_worker_without_the_key_is_refused_in_one_sentence(played: Play, key: str) -> None:
+    if not played.keys:
+        return
+    refused = played.cli("worker", "agents.py", code=1, PERDURE_ENCRYPTION_KEY=key)
+    assert len(refused.stderr.splitlines()) == 1
+    assert "The data of namespace 'default' are encrypted with key" in refused.stderr
+
+
 @pytest.mark.parametrize("value", [PHONE, NAME, SECRET])
 def test_the_search_finds_what_is_written_in_other_ways(value: str) -> None:
     text = f'{{"it": "{value}"}}'.encode()
