@@ -126,9 +126,11 @@ async def _serving(queues: dict[str, list[Agent]], settings: Settings) -> AsyncG
         PerdureError: If a worker can't go on; one sentence.
     """
     from perdure.engine import runtime
+    from perdure.telemetry import dumps
     from perdure.telemetry.endpoint import Page
     from perdure.worker import serving
 
+    dumps.forbid()
     _log_to_stderr()
     try:
         async with AsyncExitStack() as stack:
