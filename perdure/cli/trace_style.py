@@ -21,8 +21,8 @@ background:var(--soft);vertical-align:2px;white-space:nowrap}
 @media (prefers-color-scheme:dark){.badge{color:#14171c}}
 .soft{color:var(--soft)}
 .facts{display:flex;flex-wrap:wrap;gap:10px;margin:18px 0 0;padding:0}
-.facts div{flex:1 1 auto;background:var(--card);border:1px solid var(--line);border-radius:8px}
-.facts div{padding:8px 12px;min-width:0}
+.facts div{flex:1 1 auto;background:var(--card);border:1px solid var(--line);
+border-radius:8px;padding:8px 12px;min-width:0}
 .facts dt{font-size:12px;color:var(--soft)}
 .facts dd{margin:0;font-weight:600;overflow-wrap:anywhere;font-variant-numeric:tabular-nums}
 .note{border-left:3px solid var(--wait);padding:6px 12px;background:var(--card);border-radius:0 8px 8px 0}
