@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import (
@@ -187,18 +186,17 @@ class RunHandle(Speaking):
     async def trace(self, *, redacted: bool = False) -> Trace:
         """Return what the run has done with its time and its money so far, as a tree of spans; needs no worker.
 
+        The runs that it has called are part of it.
+
         Args:
             redacted: All that was said, written or returned passes the redactor.
 
         Raises:
             RunNotFound: If there is no such run.
         """
-        from perdure.telemetry import tickets, tracing
+        from perdure.traces import trace
 
-        projection = await self.projection()
-        missing = await earlier.complete(self._client.settings, projection)
-        trace = tracing.trace_of(projection, datetime.now(UTC), missing or "")
-        return tickets.redacted(trace, projection.state.spec) if redacted and projection.state else trace
+        return await trace(self._client, self.id, redacted=redacted)
 
     async def events(self, after: str = "", *, live: bool = False) -> AsyncIterator[Event]:
         """Yield each durable event once and in order, as it happens, up to the run's end.

@@ -143,7 +143,7 @@ def lines(trace: Trace, width: int) -> list[str]:
         bar = _bar(axis, one, bar_room) if bar_room >= _LEAST_BAR else ""
         label = _label(depth, one, label_room)
         line = _Line(label, span(one.lasted(trace.at)), bar, used[id(one)], _COLOURS.get(one.status, ""))
-        told.append(_laid_out(line, label_room, bar_room, bold=one.kind == "step"))
+        told.append(_laid_out(line, label_room, bar_room, bold=one.kind in ("step", "run")))
         told.extend(_below(depth, one, width))
     if axis.shortened:
         told += ["", *_wrap("Stretches in which nothing was done are drawn shorter than they were.", width, "")]
@@ -192,6 +192,7 @@ def _label(depth: int, one: Span, room: int) -> str:
         "compaction": "compaction",
         "put_away": "put away",
         "pause": "paused",
+        "run": f"run of {one.name}",
     }.get(one.kind, one.name)
     status = "" if one.kind == "step" or one.status in _QUIET else f" {one.status}"
     line = one_line(f"{text}{status}", 200)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from html import escape
 
 from perdure.cli.output import moment, safe, span
-from perdure.cli.trace_picture import anchor, colour, picture, title
+from perdure.cli.trace_picture import anchors, colour, picture, title
 from perdure.cli.trace_style import CSS
 from perdure.messages import Usage
 from perdure.telemetry.tracing import text_of
@@ -28,6 +28,7 @@ def page(trace: Trace) -> str:
     """Return the page, as HTML."""
     steps = [one for one in trace.root.spans if one.kind == "step"]
     others = [one for one in trace.root.spans if one.kind != "step"]
+    names = anchors(trace.root)
     body = [
         *_head(trace),
         '<h2 id="timeline">Timeline</h2><div class="card picture">',
@@ -36,7 +37,7 @@ def page(trace: Trace) -> str:
         "</div>",
         "<h2>Conversation</h2>",
         *_task(trace),
-        *(part for one in steps for part in _step(trace, one)),
+        *(part for one in steps for part in _step(trace, one, names)),
         *_others(trace, others),
         *_answer(trace),
         "<h2>Tokens and cost by step</h2>",
@@ -120,13 +121,14 @@ def _answer(trace: Trace) -> Iterator[str]:
         yield f'<div class="say">{_text(trace.text)}</div></div>'
 
 
-def _step(trace: Trace, one: Span) -> Iterator[str]:
-    yield f'<section class="card" id="{anchor(one)}"><div class="head"><h3>{_text(title(one).capitalize())}</h3>'
+def _step(trace: Trace, one: Span, names: Mapping[int, str], *, inner: bool = False) -> Iterator[str]:
+    yield f'<section class="card" id="{names[id(one)]}"><div class="head"><h3>{_text(title(one).capitalize())}</h3>'
     yield f'<span class="soft">{_text(_when(trace, one))}{_text(_used(one))}</span></div>'
-    for mark in (mark for mark in trace.marks if mark.step == one.step - 1 and mark.kind in ("said", "told")):
+    said = (mark for mark in trace.marks if mark.step == one.step - 1 and mark.kind in ("said", "told"))
+    for mark in [] if inner else said:
         yield from _message(mark)
     for part in one.spans:
-        yield from _tool(trace, part) if part.kind == "tool" else _asked(trace, part)
+        yield from _tool(trace, part, names) if part.kind == "tool" else _asked(trace, part)
     yield "</section>"
 
 
@@ -159,20 +161,30 @@ def _asked(trace: Trace, one: Span) -> Iterator[str]:
         yield f'<div class="say{kind}">{_text(one.output)}</div>'
 
 
-def _tool(trace: Trace, one: Span) -> Iterator[str]:
-    yield f'<div class="call" id="{anchor(one)}"><div class="head"><span class="name">{_text(title(one))} '
+def _tool(trace: Trace, one: Span, names: Mapping[int, str]) -> Iterator[str]:
+    yield f'<div class="call" id="{names[id(one)]}"><div class="head"><span class="name">{_text(title(one))} '
     yield f'{_badge(one.status)}</span><span class="soft">{_text(_when(trace, one))}</span></div>'
     if one.run:
         yield f'<div class="soft">a run of its own: {_text(one.run)}</div>'
     if one.input:
         yield from _block("Arguments", json.dumps(one.input, ensure_ascii=False, indent=2))
-    if one.spans:
-        yield _parts(trace, one.spans)
+    if parts := [part for part in one.spans if part.kind != "run"]:
+        yield _parts(trace, parts)
+    for run in (part for part in one.spans if part.kind == "run"):
+        yield f"<details><summary>What it did: {_text(run.run)}, {_text(_when(trace, run))}</summary>"
+        yield from _inner(trace, run, names)
+        yield "</details>"
     if one.why:
         yield f'<div class="soft">{_text(one.why)}</div>'
     if one.output:
         yield from _block("Result", _pretty(one.output))
     yield "</div>"
+
+
+def _inner(trace: Trace, run: Span, names: Mapping[int, str]) -> Iterator[str]:
+    """Yield the steps of a run that was called."""
+    for one in run.spans:
+        yield from _step(trace, one, names, inner=True) if one.kind == "step" else [_parts(trace, [one])]
 
 
 def _pretty(text: str) -> str:

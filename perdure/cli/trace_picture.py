@@ -26,7 +26,7 @@ _HATCH = (
 
 def picture(trace: Trace) -> str:
     """Return the timeline as an SVG element; each row leads to the part of the page that tells of it."""
-    axis = Axis(trace)
+    axis, names = Axis(trace), anchors(trace.root)
     rows = [(depth, one) for part in trace.root.spans for depth, one in part.walk()]
     height = _TOP + _ROW * len(rows) + 6
     parts = [
@@ -36,14 +36,22 @@ def picture(trace: Trace) -> str:
         *_ticks(axis, height),
     ]
     for number, (depth, one) in enumerate(rows):
-        parts.extend(_row(trace, axis, depth, one, _TOP + _ROW * number))
+        parts.extend(_row(trace, axis, names[id(one)], depth, one, _TOP + _ROW * number))
     return "".join([*parts, "</svg>"])
 
 
-def anchor(one: Span) -> str:
-    """Return the id of the part of the page that tells of a span."""
-    call = f"-{one.call}" if one.call else ""
-    return escape(f"step-{one.step}{call}") if one.step else "others"
+def anchors(root: Span) -> dict[int, str]:
+    """Return for each span, by its identity, the id of the part of the page that tells of it."""
+    found: dict[int, str] = {}
+
+    def name(span: Span, above: str) -> None:
+        own = f"span-{len(found)}" if span.kind in ("step", "tool") else above
+        found[id(span)] = own
+        for one in span.spans:
+            name(one, own)
+
+    name(root, "others")
+    return found
 
 
 def colour(one: Span) -> str:
@@ -52,7 +60,7 @@ def colour(one: Span) -> str:
         return "bad"
     if one.kind in WAITS:
         return "wait"
-    return {"model": "model", "request": "model", "tool": "tool", "attempt": "tool", "step": "step"}.get(
+    return {"model": "model", "request": "model", "tool": "tool", "attempt": "tool", "step": "step", "run": "step"}.get(
         one.kind, "other"
     )
 
@@ -70,6 +78,7 @@ def title(one: Span) -> str:
         "recall": "what is remembered",
         "compaction": "compaction of the context",
         "put_away": "put away in the store",
+        "run": f"run of {one.name}",
     }
     return words.get(one.kind, one.name)
 
@@ -78,7 +87,7 @@ def _x(place: float) -> float:
     return round(_LABELS + place * _ROOM, 2)
 
 
-def _row(trace: Trace, axis: Axis, depth: int, one: Span, top: int) -> Iterator[str]:
+def _row(trace: Trace, axis: Axis, name: str, depth: int, one: Span, top: int) -> Iterator[str]:
     start, end = axis.at(one.start), axis.at(one.end or trace.at)
     took = span(one.lasted(trace.at))
     status = "" if one.status in ("ok", "completed") else f", {one.status}"
@@ -88,7 +97,7 @@ def _row(trace: Trace, axis: Axis, depth: int, one: Span, top: int) -> Iterator[
     tall, thick = (6, _ROW - 12) if kind != "step" else (8, _ROW - 16)
     width = max(round((end - start) * _ROOM, 2), 2.5)
     strong = ' class="strong"' if one.kind == "step" else ""
-    yield f'<a href="#{anchor(one)}"><title>{escape(told)}</title>'
+    yield f'<a href="#{name}"><title>{escape(told)}</title>'
     yield f'<rect class="row" x="0" y="{top}" width="{_WIDTH}" height="{_ROW}"/>'
     yield f'<text{strong} x="{4 + depth * 14}" y="{top + 15}">{escape(label)}</text>'
     yield f'<rect class="{kind}" x="{_x(start)}" y="{top + tall}" width="{width}" height="{thick}" rx="2"/>'

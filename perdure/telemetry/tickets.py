@@ -14,32 +14,43 @@ from perdure.telemetry.tracing import text_of
 from perdure.tracing import Span, Trace
 
 
-def redacted(trace: Trace, spec: AgentSpec) -> Trace:
+def redacted(trace: Trace, specs: Mapping[str, AgentSpec]) -> Trace:
     """Return `trace` with what is personal or gives access hidden.
 
     Args:
-        spec: Says which fields of the tools' arguments are sensitive.
+        specs: Of the run and of those under it, by id. They say which fields of arguments and results are private.
     """
     redactor = redaction.current()
-    schemas = {tool.name: tool.parameters for tool in spec.tools}
-    for _, one in trace.root.walk():
-        tool = spec.tool(one.name) if one.kind == "tool" else None
-        if tool:
-            _learn(redactor, one.input, tool.parameters)
-            _learn(redactor, _json(one.output), tool.returns)
+    spec = specs.get(trace.run_id)
+    _learn_all(redactor, trace.root, spec, specs)
 
     def words(text: str) -> str:
         return _words(redactor, text)
 
-    def hidden(span: Span) -> Span:
-        told = {name: words(getattr(span, name)) for name in ("name", "why", "by", "output", "run")}
-        arguments = None if span.input is None else redactor.json(span.input, schemas.get(span.name))
-        return span.model_copy(update={**told, "input": arguments, "spans": [hidden(one) for one in span.spans]})
-
     said = {name: words(getattr(trace, name)) for name in _SAID}
     marks = [mark.model_copy(update={"text": words(mark.text), "by": words(mark.by)}) for mark in trace.marks]
-    task = {"task": words(text_of(trace.task)), "redacted": True}
-    return trace.model_copy(update={**said, **task, "marks": marks, "root": hidden(trace.root)})
+    told = {"task": words(text_of(trace.task)), "root": _hidden(redactor, trace.root, spec, specs), "marks": marks}
+    return trace.model_copy(update={**said, **told, "redacted": True})
+
+
+def _hidden(redactor: redaction.Redactor, span: Span, spec: AgentSpec | None, specs: Mapping[str, AgentSpec]) -> Span:
+    spec = specs.get(span.run, spec) if span.kind == "run" else spec
+    tool = spec.tool(span.name) if spec and span.kind == "tool" else None
+    told = {name: _words(redactor, getattr(span, name)) for name in ("name", "why", "by", "output", "run")}
+    arguments = None if span.input is None else redactor.json(span.input, tool.parameters if tool else None)
+    spans = [_hidden(redactor, one, spec, specs) for one in span.spans]
+    return span.model_copy(update={**told, "input": arguments, "spans": spans})
+
+
+def _learn_all(
+    redactor: redaction.Redactor, span: Span, spec: AgentSpec | None, specs: Mapping[str, AgentSpec]
+) -> None:
+    spec = specs.get(span.run, spec) if span.kind == "run" else spec
+    if tool := spec.tool(span.name) if spec and span.kind == "tool" else None:
+        _learn(redactor, span.input, tool.parameters)
+        _learn(redactor, _json(span.output), tool.returns)
+    for one in span.spans:
+        _learn_all(redactor, one, spec, specs)
 
 
 _SAID = ("run_id", "text", "reason", "session", "user", "tenant", "missing")

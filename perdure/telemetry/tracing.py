@@ -53,6 +53,23 @@ def trace_of(projection: Projection, now: datetime, missing: str = "") -> Trace:
     )
 
 
+def with_runs(trace: Trace, under: Mapping[str, Trace]) -> Trace:
+    """Return a trace with those of the runs that it has called in their places, and in its sums."""
+
+    def whole(span: Span) -> Span:
+        spans = [whole(one) for one in span.spans]
+        child = under.get(span.run) if span.kind == "tool" else None
+        if child:
+            spans.append(child.root.model_copy(update={"run": child.run_id}))
+        return span.model_copy(update={"spans": spans})
+
+    costs = [one.cost_usd for one in (trace, *under.values())]
+    usage = sum((one.usage for one in under.values()), trace.usage)
+    missing = " ".join(one.missing for one in (trace, *under.values()) if one.missing)
+    sums = {"usage": usage, "cost_usd": total(costs), "missing": missing}
+    return trace.model_copy(update={"root": whole(trace.root), **sums})
+
+
 # -- calls -------------------------------------------------------------------------------------------------
 
 _PARTS: dict[type[ev.EventBase], SpanKind] = {

@@ -111,6 +111,8 @@ async def test_the_agents_own_model_remembers_where_no_other_is_named_and_its_co
     assert (kept.usage.input_tokens, kept.usage.output_tokens, kept.problem) == (100, 10, "")
     assert kept.model == stage.agents[0].model
     assert done.result.usage.input_tokens == 100  # the run itself has not paid for it
+    (row,) = [one for one in await store.usage("default", run_id=handle.id) if one.kind == "memory"]
+    assert (row.position, row.usage, row.user, row.status) == ("memory", kept.usage, ann, "ok")
 
 
 async def test_a_fact_that_has_changed_replaces_the_one_before_which_is_kept_as_history(

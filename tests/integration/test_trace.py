@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Annotated, Any
 
@@ -221,3 +222,31 @@ async def test_stretches_in_which_nothing_was_done_take_little_room(stage: Any) 
     places = [axis.at(moment) for moment in (first.start, first.end or first.start, last.start, axis.end)]
     assert places == sorted(places)
     assert axis.shortened
+
+
+async def test_the_runs_that_a_run_has_called_are_part_of_its_tree(stage: Any) -> None:
+    scout = stage.agent([asks("call", number=PHONE), "Rome it is"], [call], name="scout")
+    guide = [asks("scout", task="find Li Xiaoming"), "go to Rome"]
+    handle = await stage.start(guide, [scout.as_tool("Finds places.")], name="guide")
+    child = stage.client.handle(f"{handle.id}/1.1")
+    stage.audit(child)
+    await stage.until(handle, "tool_started")
+    await stage.until(child, "approval_requested")
+    await child.approve(by="ann")
+    done = await stage.end(handle)
+    trace = await handle.trace()
+    (scouted,) = [one for one in find(trace, "tool") if one.name == "scout"]
+    (run,) = scouted.spans
+    assert (run.kind, run.run, run.name, [one.name for one in run.spans]) == (
+        "run",
+        child.id,
+        "scout",
+        ["step 1", "step 2"],
+    )
+    assert trace.usage == done.result.usage
+    assert [one.by for one in find(trace, "approval")] == ["ann"]
+    ids = re.findall(r' id="([^"]+)"', page(trace))
+    assert len(set(ids)) == len(ids)
+    assert set(re.findall(r'href="#([^"]+)"', page(trace))) <= set(ids)
+    hidden = await handle.trace(redacted=True)
+    assert PHONE not in page(hidden) + hidden.model_dump_json()

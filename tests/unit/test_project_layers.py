@@ -24,7 +24,7 @@ WIRING = {
         "sessions",
         "speaking",
     ),
-    *("handles", "retention", "starter", "starting", "worker"),
+    *("handles", "retention", "starter", "starting", "traces", "worker"),
     "testing",
     "examples",
 }
