@@ -170,7 +170,7 @@ class Axis:
 def _working(root: Span) -> Iterator[Span]:
     """Yield the spans in which something was done, the innermost ones."""
     for _, span in root.walk():
-        inner = any(part.kind in ("request", "attempt", "approval", "question", "doubt") for part in span.spans)
+        inner = any(part.kind in ("request", "attempt", "approval", "question", "doubt", "run") for part in span.spans)
         if span.kind not in ("run", "step") and span.kind not in WAITS and not inner:
             yield span
 
