@@ -53,7 +53,7 @@ def cost(
     elif as_csv:
         data(as_lines_of_csv(found))
     elif not found.total.requests:
-        say("No model was asked." if run_id or any(wanted.values()) else "No model was asked yet.")
+        say("No request to a model has ended.")
     else:
         lay_out("\n".join(lines(found, shutil.get_terminal_size((80, 24)).columns)))
 

@@ -6,18 +6,19 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from perdure.cli import session
-from perdure.cli.output import AsJSON, Misuse, emit, lay_out, one_line, paint, safe, say, span
+from perdure.cli.output import AsJSON, Misuse, emit, lay_out, moment, one_line, paint, safe, say, span
 from perdure.cli.runs import RunId
 
 if TYPE_CHECKING:
+    from perdure.cli.standing import Attempt
     from perdure.tracing import Axis, Mark, Span, Trace
 
 
@@ -36,7 +37,7 @@ def trace(
     Works for runs that go on, have ended, or are in the archive. The page needs nothing else and can be attached to a
     ticket; it has all messages, arguments and results, unless it is --redacted.
     """
-    found = session.finish(_trace(run_id, redacted=redacted))
+    found, doing = session.finish(_trace(run_id, redacted=redacted))
     if found.missing:
         say(paint(safe(found.missing), "yellow", sys.stderr))
     if html is not None:
@@ -49,12 +50,33 @@ def trace(
     if as_json:
         emit(found)
     elif html is None:
-        lay_out("\n".join(lines(found, shutil.get_terminal_size((80, 24)).columns)))
+        width = shutil.get_terminal_size((80, 24)).columns
+        lay_out("\n".join([*lines(found, width), *under_way(doing, width)]))
 
 
-async def _trace(run_id: str, *, redacted: bool) -> Trace:
+async def _trace(run_id: str, *, redacted: bool) -> tuple[Trace, list[Attempt]]:
+    """Return the trace of a run, and what it is doing now: history knows nothing of that until it ends."""
+    from perdure.cli import standing
+    from perdure.telemetry import redaction
+
     client = await session.connect()
-    return await client.handle(run_id).trace(redacted=redacted)
+    found = await client.handle(run_id).trace(redacted=redacted)
+    if found.root.end:
+        return found, []
+    doing = (await standing.now(client, run_id)).under_way
+    hide = redaction.current().text if redacted else str
+    return found, [replace(one, last_failure=hide(one.last_failure)) for one in doing]
+
+
+def under_way(doing: Sequence[Attempt], width: int) -> list[str]:
+    """Return what is being done, or tried again, as lines for a terminal of that width."""
+    told = ["Under way:"] if doing else []
+    for one in doing:
+        since = f", since {moment(one.since)}" if one.since else ""
+        due = f", due at {moment(one.next_at)}" if one.next_at and not one.since else ""
+        failed = f"; the one before: {one_line(one.last_failure, 400)}" if one.last_failure else ""
+        told += _wrap(f"{one.what}, attempt {one.number}{since}{due}{failed}", width, "  ")
+    return ["", *told] if told else []
 
 
 def write(file: Path, text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from perdure import events as ev
 from perdure.messages import AssistantMessage, Content, ToolMessage, ToolResult, Usage, UserMessage
@@ -370,10 +370,11 @@ def total(costs: Sequence[Decimal | None]) -> Decimal | None:
 def _asking(asking: Asking, ended: datetime | None) -> Span:
     requests = [_request(asking, one, number) for number, one in enumerate(asking.spent, 1)]
     good = bool(asking.spent) and asking.spent[-1].status == "ok"
-    status: Literal["running", "ok", "failed", "lost"] = "running"
+    status = "running"
     if asking.ended or ended:
         good = good or asking.report is not None or (asking.turn is not None and asking.turn.finish == "full")
-        status = "ok" if good else "lost" if asking.lost else "failed"
+        gave_nothing = "lost" if asking.lost else "cancelled" if asking.why == "interrupted" else "failed"
+        status = "ok" if good else gave_nothing
     return Span(
         kind="model" if asking.kind == "model" else "compaction",
         name=asking.spent[-1].model if asking.spent else asking.model,

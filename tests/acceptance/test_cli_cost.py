@@ -126,7 +126,7 @@ def test_what_is_asked_for_wrongly_is_said_in_a_sentence(cli):
     assert "no moment: write 7d" in cli("cost", "--since", "soon", code=2).stderr
     assert "do not go together" in cli("cost", "--csv", "--json", code=2).stdout
     assert "There is no run 'nobody'" in cli("cost", "nobody", code=1).stderr
-    assert cli("cost", "--agent", "nobody").stderr.strip() == "No model was asked."
+    assert cli("cost", "--agent", "nobody").stderr.strip() == "No request to a model has ended."
 
 
 def test_the_trace_of_a_run_that_was_killed_and_went_on_is_one_tree_with_the_lost_request(counted, server, tmp_path):
