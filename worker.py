@@ -27,6 +27,7 @@ from perdure.activities.keychecks import admit
 from perdure.activities.learning import Learning
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
+from perdure.activities.notices import Notices
 from perdure.activities.put_away import Archivist
 from perdure.activities.secrets import Safe, sweep
 from perdure.activities.sessions import Begin, Opening, SessionActivities, Sessions
@@ -49,6 +50,7 @@ from perdure.telemetry.event_log import EventLog
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
+from perdure.workflows.noticing import NotifyWorkflow
 
 _log = logging.getLogger("perdure.worker")
 
@@ -103,12 +105,14 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge, private, broadcast=broadcast)
         beside_it = (conversations, settings, Spilling(store), recollection)
         tools = ToolActivities(by_name, toolbox, *beside_it, safe=Safe(store, settings), acquaintance=private)
+        notices = Notices(client, settings)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         others: list[Callable[..., Any]] = [
             Afterwards(client, store, [*copies.every(store, settings, log), *_tracing(telemetry)]).archive,
             sessions.end_turn,
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
+            *(notices.notify, notices.end_notice),
         ]
         calls: list[Callable[..., Any]] = [models.model, CompactActivities(models, edge, store).compact, learning.learn]
         workers = [
@@ -234,7 +238,7 @@ def _worker(
     return Worker(
         client,
         task_queue=task_queue,
-        workflows=[AgentWorkflow, AfterwardsWorkflow],
+        workflows=[AgentWorkflow, AfterwardsWorkflow, NotifyWorkflow],
         activities=[
             *(models.model, models.judge, tools.probe, tools.undo, tools.tool, cancel_run),
             *others,

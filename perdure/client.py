@@ -150,6 +150,7 @@ class Client:
             user=task.user,
             tenant=task.tenant,
             max_history_events=self.settings.max_history_events or 0,
+            notify=self.settings.notify,
             variables=variables,
             **more,
         )

@@ -43,6 +43,7 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
         secrets=state.secrets,
         max_history_events=parent.max_history_events,
         indexed=parent.indexed,
+        notify=[occasion for occasion in parent.notify if occasion == "waiting"],
     )
 
 

@@ -183,6 +183,7 @@ async def prepare(
         spec_hash=content_hash(spec),
         heartbeat=client.settings.heartbeat_timeout,
         max_history_events=client.settings.max_history_events or 0,
+        notify=client.settings.notify,
         carried=state,
         session=state.session,
         tenant=state.tenant,

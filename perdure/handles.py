@@ -334,6 +334,7 @@ class RunHandle(Speaking):
             session=carried.session,
             tenant=carried.tenant,
             max_history_events=self._client.settings.max_history_events or 0,
+            notify=self._client.settings.notify,
         )
         memo = {name: value for name, value in (await described.memo()).items() if name != BEGAN}
         try:

@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from perdure.notices import OCCASIONS, Occasion
+
 
 def _duration(value: Any, parse: ValidatorFunctionWrapHandler) -> timedelta:
     with contextlib.suppress(ValueError):
@@ -63,6 +65,13 @@ def _split(text: str) -> list[str]:
 
 Names = Annotated[
     list[str],
+    NoDecode,
+    BeforeValidator(lambda given: _split(given) if isinstance(given, str) else given),
+]
+
+
+Occasions = Annotated[
+    list[Occasion],
     NoDecode,
     BeforeValidator(lambda given: _split(given) if isinstance(given, str) else given),
 ]
@@ -136,6 +145,13 @@ class Settings(BaseSettings):
         metrics_port: A worker answers there to `/metrics` (Prometheus), `/healthz` and `/readyz`. Needs
             `perdure[otel]`. 0: any free one. Default: it does not.
         metrics_host: The address on which it does. Default 127.0.0.1.
+        notify_url: Where a webhook is sent to, signed by Standard Webhooks, when a run waits for a person, nears its
+            budget, or ends.
+        notify_command: A command that is run then, with the same JSON on its stdin; not by a shell.
+        notify_on: Of what runs that are started here tell: `waiting`, `budget`, `ended`, separated by commas. Default:
+            of all where `notify_url` or `notify_command` is set, else of nothing. Address, command and secret are
+            those of the workers.
+        notify_secret: Signs webhooks: `whsec_` and base64 of 24 to 64 bytes.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
     """
 
@@ -169,7 +185,17 @@ class Settings(BaseSettings):
     capture_content: Literal["off", "redacted", "whole"] = "off"
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     metrics_host: str = "127.0.0.1"
+    notify_url: str | None = Field(default=None, pattern="^https?://.")
+    notify_command: str | None = None
+    notify_on: Occasions | None = None
+    notify_secret: SecretStr | None = None
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
+
+    @property
+    def notify(self) -> list[Occasion]:
+        """Of what runs that are started here tell people."""
+        told = bool(self.notify_url or self.notify_command)
+        return list(OCCASIONS if told else ()) if self.notify_on is None else self.notify_on
 
     @property
     def folder(self) -> Path:

@@ -13,6 +13,7 @@ from perdure.budgets import Allowance
 from perdure.decisions import Saying
 from perdure.memory import Circle, Learnt
 from perdure.messages import JSON, Content, Data, Entry, Segment, content_hash
+from perdure.notices import Notice, Occasion
 from perdure.policies import AgentSpec, Effect, Limits, Shaping
 from perdure.sensitive import Vaulted
 from perdure.state import Fork, RunState, SessionTurn, begin, keyed
@@ -33,6 +34,8 @@ LEARN = "perdure.learn"
 REMEMBER = "perdure.remember"
 RECALL = "perdure.recall"
 PUT_AWAY = "perdure.put_away"
+NOTIFY = "perdure.notify"
+END_NOTICE = "perdure.end_notice"
 TRANSCRIPT = "transcript"
 RECORDS = "records"
 BEGAN = "began"
@@ -90,6 +93,7 @@ class RunRequest(Data):
         forked_from: Where a new run comes from that begins with `carried`.
         caller: The call of `parent` that it is.
         indexed: The namespace has all search attributes, also those that a run can do without.
+        notify: Of what people are told; workers say how.
     """
 
     input: Content = ""
@@ -113,6 +117,7 @@ class RunRequest(Data):
     forked_from: Fork | None = None
     caller: Caller | None = None
     indexed: bool = False
+    notify: list[Occasion] = Field(default_factory=list[Occasion])
 
 
 def packed_state(state: RunState) -> str:
@@ -316,6 +321,7 @@ class AfterRun(Data):
         goes_on: It continues as new: the run has not ended.
         session: The turn that it was, to be ended.
         remember: The model that picks out what is remembered of it; "" where nothing is.
+        notify: Somebody is to be told of its end.
     """
 
     run_id: str
@@ -325,6 +331,14 @@ class AfterRun(Data):
     goes_on: bool = False
     session: SessionTurn | None = None
     remember: str = ""
+    notify: bool = False
+
+
+class NotifyInput(Data):
+    """A notice to be delivered. A worker silent for `heartbeat` is taken for lost."""
+
+    notice: Notice
+    heartbeat: timedelta = timedelta(seconds=5)
 
 
 class RememberInput(Data):
@@ -342,5 +356,13 @@ _LONGEST_ID = 900
 
 def after_id(run_id: str, execution: str) -> str:
     """Return the workflow id of what follows an execution of a run; `execution` tells it from the run's others."""
-    name = run_id if len(run_id.encode()) <= _LONGEST_ID else content_hash(run_id)
-    return f"{name}/afterwards/{execution}"
+    return f"{_short(run_id)}/afterwards/{execution}"
+
+
+def notice_id(run_id: str, which: str) -> str:
+    """Return the workflow id of a notice, which is its own id as well."""
+    return f"{_short(run_id)}/notices/{which}"
+
+
+def _short(run_id: str) -> str:
+    return run_id if len(run_id.encode()) <= _LONGEST_ID else content_hash(run_id)

@@ -13,8 +13,9 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 from perdure import learning
 from perdure.reports import Remembered
 from perdure.state import RunState
-from perdure.wire import AFTERWARDS, AfterRun, RunRequest, after_id
+from perdure.wire import AFTERWARDS, AfterRun, NotifyInput, RunRequest, after_id
 from perdure.workflows import calls
+from perdure.workflows.noticing import start
 from perdure.workflows.remembering import remember
 
 
@@ -26,10 +27,16 @@ class AfterwardsWorkflow:
     async def run(self, request: AfterRun) -> Remembered | None:
         """Archive it and, where the run has ended, take it into its session and into memory; return what that cost."""
         ended = [calls.end_turn(request)] if request.session and not request.goes_on else []
-        await asyncio.gather(calls.archive(request), *ended)  # whoever is in the session waits for its part
+        told = [_tell_of_end(request)] if request.notify and not request.goes_on else []
+        await asyncio.gather(calls.archive(request), *ended, *told)  # whoever is in the session waits for its part
         if request.goes_on or not request.remember:
             return None
         return await remember(request)
+
+
+async def _tell_of_end(request: AfterRun) -> None:
+    if notice := await calls.end_notice(request):
+        await start(NotifyInput(notice=notice, heartbeat=request.heartbeat))
 
 
 class Follower:
@@ -87,6 +94,7 @@ def _after(request: RunRequest, state: RunState, earlier: str) -> AfterRun:
         goes_on=earlier != "",
         session=state.session,
         remember=learning.writer(state),
+        notify="ended" in request.notify,
     )
 
 

@@ -41,6 +41,7 @@ from perdure.workflows.compacting import Compacting
 from perdure.workflows.continuing import Continuing
 from perdure.workflows.delegating import Delegating
 from perdure.workflows.leases import Leases
+from perdure.workflows.noticing import Noticing
 from perdure.workflows.people import People
 from perdure.workflows.showing import Showing
 
@@ -70,6 +71,7 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self._chain = Chain(self.state.before)
         self._sent = self._chain.offset
         self._showing = Showing(more=request.indexed)
+        self._noticing = Noticing(request, self.state)
         self._changes = 0
         self._lookups = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -333,6 +335,7 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self.phase = Phase.POST_PROCESSING
         self.state.outcome = outcome
         await self._is_followed()
+        await self._noticing.done()
         await workflow.wait_condition(workflow.all_handlers_finished)
         duration = workflow.now() - (self.state.began or workflow.info().workflow_start_time)
         result = outcomes.result_from(self.state, outcome, duration)
@@ -356,6 +359,7 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self.phase = phase_of(step, self.state, self.phase)
         if isinstance(step, Finish):
             return
+        self._noticing.look(self.state)
         changed = self._showing.show(self.state, self.phase, status)
         if changed and self.request.caller:
             self._tell_parent(status)

@@ -21,6 +21,7 @@ from perdure import concealing
 from perdure.engine.search_attributes import AGENT
 from perdure.memory import Circle
 from perdure.messages import JSON, RunResult, Segment
+from perdure.notices import Notice
 from perdure.policies import AgentSpec, ToolSpec
 from perdure.reports import (
     CompactReport,
@@ -39,10 +40,12 @@ from perdure.wire import (
     ARCHIVE,
     CANCEL_RUN,
     COMPACT,
+    END_NOTICE,
     END_TURN,
     JUDGE,
     LEARN,
     MODEL,
+    NOTIFY,
     PROBE,
     PUT_AWAY,
     RECALL,
@@ -54,6 +57,7 @@ from perdure.wire import (
     CompactInput,
     JudgeInput,
     ModelInput,
+    NotifyInput,
     ProbeInput,
     PutAway,
     RecallInput,
@@ -417,7 +421,35 @@ async def end_turn(request: AfterRun) -> None:
 
 
 _DAY = timedelta(days=1)
-"""What is to be remembered is given up by then: nobody knows of it."""
+"""What is to be remembered, or told, is given up by then."""
+
+
+async def notify(request: NotifyInput) -> None:
+    """Deliver a notice; whoever is to get it may be away for a day."""
+    await workflow.execute_activity(
+        NOTIFY,
+        request,
+        activity_id="notify",
+        schedule_to_close_timeout=_DAY,
+        start_to_close_timeout=timedelta(minutes=1),
+        heartbeat_timeout=request.heartbeat,
+        retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=5)),
+        summary=f"notice of run {request.notice.run_id}: {request.notice.occasion}"[:200],
+    )
+
+
+async def end_notice(request: AfterRun) -> Notice | None:
+    """Return what is to be told of a run's end."""
+    notice: Notice | None = await workflow.execute_activity(
+        END_NOTICE,
+        request,
+        result_type=Notice,
+        start_to_close_timeout=timedelta(minutes=5),
+        heartbeat_timeout=request.heartbeat,
+        retry_policy=_PERSISTENT,
+        summary=f"how run {request.run_id} has ended"[:200],
+    )
+    return notice
 
 
 async def learn(request: AfterRun, number: int) -> LearnReport:

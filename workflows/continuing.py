@@ -15,6 +15,7 @@ from perdure.state import RunState
 from perdure.transcripts import Chain
 from perdure.wire import BEGAN, RECORDS, PutAway, RunRequest
 from perdure.workflows import calls
+from perdure.workflows.noticing import Noticing
 
 LARGEST = 16_000_000
 """Bytes that an input may have: what is large is kept in the store, and has to be read from there."""
@@ -39,6 +40,7 @@ class Continuing:
     state: RunState
     _chain: Chain
     _tasks: set[asyncio.Task[None]]
+    _noticing: Noticing
 
     def __init__(self) -> None:
         self._not_before = 0
@@ -54,14 +56,17 @@ class Continuing:
 
     async def _continue(self) -> None:
         """Put the earlier part away, then continue as new; return where the loop has to look again before."""
-        if self._tasks or not workflow.all_handlers_finished():
-            await workflow.wait_condition(lambda: not self._tasks and workflow.all_handlers_finished())
+        if not self._is_at_rest():
+            await workflow.wait_condition(self._is_at_rest)
         elif part := continuing.due(self.state):
             await self._put_away(part)
         else:
             await workflow.sleep(_MOMENT, summary="before it continues as new: is it cancelled?")
-            if not self._tasks and workflow.all_handlers_finished():
+            if self._is_at_rest():
                 self._go_on_elsewhere()
+
+    def _is_at_rest(self) -> bool:
+        return not self._tasks and self._noticing.idle and workflow.all_handlers_finished()
 
     async def _put_away(self, part: continuing.Part) -> None:
         self._chain.extend(self.state.messages)

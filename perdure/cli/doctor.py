@@ -71,6 +71,7 @@ async def _examine(settings: Settings, file: str | None) -> list[Finding]:
     findings, client = await _server(settings)
     if client:
         findings.append(await _attributes(client))
+        findings += await _notices(settings, client)
     entries, store = await _store(settings, client)
     findings.append(store)
     try:
@@ -138,6 +139,43 @@ async def _attributes(client: Client) -> Finding:
     if lacking:
         return Finding("search attributes", "note", lacking, "All else works without them.")
     return Finding("search attributes", "ok", f"{names} are registered")
+
+
+async def _notices(settings: Settings, client: Client) -> list[Finding]:
+    """Return what there is to say of notices: nothing where there are none, and none are to be."""
+    from temporalio.service import RPCError
+
+    from perdure.activities.notices import secret_of
+    from perdure.wire import NOTIFY
+
+    try:
+        secret_of(settings)
+        of_them = f"WorkflowType = '{NOTIFY}' AND ExecutionStatus ="
+        waiting = [each async for each in client.temporal.list_workflows(f"{of_them} 'Running'", limit=_FEW)]
+        given_up = (await client.temporal.count_workflows(f"{of_them} 'Failed'")).count
+        trouble = [why for each in waiting if (why := await _last_failure(client, each.id))]
+    except RPCError as error:
+        return [Finding("notices", "note", f"they can't be looked at: {error.message}")]
+    except PerdureError as error:
+        return [Finding("notices", "broken", str(error))]
+    if given_up:
+        text = f"{given_up} could not be delivered within a day"
+        return [Finding("notices", "note", f"{text}. {trouble[0]}" if trouble else text)]
+    if trouble:
+        return [Finding("notices", "note", f"{len(trouble)} or more are not delivered yet. {trouble[0]}")]
+    if not settings.notify:
+        return []
+    return [Finding("notices", "ok", f"runs that are started here tell of: {', '.join(settings.notify)}")]
+
+
+async def _last_failure(client: Client, workflow: str) -> str:
+    """Return why a notice was not delivered when it was last tried, "" where that has not failed."""
+    described = await client.temporal.get_workflow_handle(workflow).describe()
+    pending = [one for one in described.raw_description.pending_activities if one.HasField("last_failure")]
+    if not pending:
+        return ""
+    failure = await client.temporal.data_converter.decode_failure(pending[0].last_failure)
+    return getattr(failure, "message", "") or str(failure)
 
 
 async def _store(settings: Settings, client: Client | None) -> tuple[list[CatalogueEntry], Finding]:

@@ -39,7 +39,8 @@ _IDENTITY = re.compile(r"(perdure )?\d+@[^\s\"-]+|perdure-\w+ [^\s\"@]+@[^\s\"]+
 async def main(names: list[str]) -> None:
     """Record those scenarios, or all."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(home=Path(folder), grace=timedelta(), cancel_grace=timedelta(seconds=0.3))
+        told: dict[str, Any] = {"notify_command": "true", "notify_on": []}
+        settings = Settings(home=Path(folder), grace=timedelta(), cancel_grace=timedelta(seconds=0.3), **told)
         async with await DevServer.start(settings):
             client = await Client.connect(settings)
             for name in names or SCENARIOS:
@@ -56,7 +57,8 @@ async def record(name: str, scenario: Scenario, client: Client, settings: Settin
         await stack.enter_async_context(elsewhere)
         if scenario.before:
             await scenario.before(client)
-        client.settings = settings.model_copy(update={"max_history_events": scenario.max_events})
+        changes = {"max_history_events": scenario.max_events, "notify_on": scenario.notify}
+        client.settings = settings.model_copy(update=changes)
         handle = await scenario.start(client, agent, name.replace("_", "-"))
         if scenario.meanwhile:
             async with asyncio.timeout(30):

@@ -29,6 +29,7 @@ from perdure import (
 )
 from perdure.client import RunHandle
 from perdure.models import ModelRequest
+from perdure.notices import OCCASIONS, Occasion
 
 Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
 Start = Callable[[Client, Agent, str], Coroutine[Any, Any, RunHandle]]
@@ -84,6 +85,7 @@ class Scenario:
     executions: int = 1
     start: Start = begin
     followed: bool = False
+    notify: Sequence[Occasion] = ()
 
 
 # -- tools -------------------------------------------------------------------------------------------------
@@ -434,6 +436,9 @@ SCENARIOS = {
     "approved_with_edits": Scenario([SALES, "Sold."], [sell], decide),
     "denied": Scenario([SALES, "Sold one."], [sell], deny),
     "listed": Scenario([SALES, "Sold one."], [sell], deny),
+    "noticed": Scenario(
+        [SALES, *LOOKS[:3], "Sold one."], [sell, look], deny, {"limits": Limits(steps=5)}, notify=OCCASIONS
+    ),
     "denied_to_stop": Scenario([SALES, "Sold one."], [sell], deny_one, {"approval": Approval(on_denial="stop")}),
     "approval_expired": Scenario(
         [SALES, "Nobody wanted to sell."],
