@@ -10,8 +10,10 @@ from perdure.activities.stores import open_store, store_url
 from perdure.messages import blob_ref
 from perdure.policies import Limits
 from perdure.tools import tool
+from perdure.wire import after_id
 from tests.chaos.cable import Cable
 from tests.conformance import conftest as databases
+from tests.integration.archiving import archived, until
 
 postgres_server, postgres_url = databases.postgres_server, databases.postgres_url
 ROOM = Limits(input_tokens=None)
@@ -86,3 +88,34 @@ async def test_a_database_that_can_not_be_reached_delays_the_report_and_repeats_
             stage, settings, lambda: loop.call_soon_threadsafe(cable.pull), cable.plug, noticed
         )
         await stage.stop()
+
+
+async def test_at_the_end_of_a_run_its_archive_waits_for_the_store_and_its_answer_does_not(
+    stage, stage_settings, tmp_path
+):
+    settings = stage_settings.model_copy(update={"store": f"sqlite:///{tmp_path / 'store.db'}"})
+    stage.client.settings = settings
+    agent = stage.agent(["Here you are."])
+    await stage.serve(agent, settings=settings)
+    blobs, away = tmp_path / "blobs", tmp_path / "away"
+    blobs.mkdir(exist_ok=True)
+    blobs.rename(away)
+    blobs.write_text("no folder")
+    handle = await stage.start_again(agent)
+    assert (await asyncio.wait_for(handle.result(), 60)).text == "Here you are."
+    described = await stage.client.temporal.get_workflow_handle(handle.id).describe()
+    follower = stage.client.temporal.get_workflow_handle(after_id(handle.id, described.run_id[-12:]))
+
+    async def tried_again():
+        pending = (await follower.describe()).raw_description.pending_activities
+        return any(one.attempt > 1 for one in pending)
+
+    await until(tried_again)
+    async with stage.client.store() as store:
+        assert await store.archived("default", handle.id) is None
+        assert [run.archived for run in await stage.client.list_runs(limit=1000) if run.id == handle.id] == [False]
+        blobs.unlink()
+        away.rename(blobs)
+        kept = await archived(stage, handle.id)
+        assert (kept.status, kept.result.text) == ("completed", "Here you are.")
+    await asyncio.wait_for(follower.result(), 60)
