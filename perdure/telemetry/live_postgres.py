@@ -70,12 +70,6 @@ class Notifications:
         self._loop.close()
 
 
-def _end(lines: asyncio.Queue[bytes | None]) -> None:
-    if lines.full():
-        lines.get_nowait()
-    lines.put_nowait(None)
-
-
 async def _terminate(connection: Any) -> None:
     connection.terminate()
     await asyncio.sleep(0)  # its socket is closed by the loop
@@ -90,10 +84,15 @@ async def heard(url: str, name: str) -> AsyncGenerator[bytes]:
             with suppress(asyncio.QueueFull):  # whoever watches does not keep up
                 to.put_nowait(str(told[-1]).encode())
 
+        def end(_: object, to: asyncio.Queue[bytes | None] = lines) -> None:
+            if to.full():
+                to.get_nowait()
+            to.put_nowait(None)
+
         with suppress(Exception):
             connection = await _connect(url)
             try:
-                connection.add_termination_listener(lambda _, to=lines: _end(to))
+                connection.add_termination_listener(end)
                 await connection.add_listener(_channel(name), hear)
                 while (line := await lines.get()) is not None:
                     yield line

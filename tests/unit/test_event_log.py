@@ -64,7 +64,8 @@ def test_arguments_are_redacted_by_the_names_of_their_fields_and_are_one_text():
 
 
 def test_what_is_not_known_is_left_out_and_positions_and_ids_stay_whole():
-    told = flat(ev.ModelFinished(type="model_finished", model="m", **{**COMMON, "run_id": "13800138000"}))
+    given: dict[str, Any] = {**COMMON, "run_id": "13800138000"}
+    told = flat(ev.ModelFinished(type="model_finished", model="m", **given))
     assert "cost_usd" not in told
     assert "duration_seconds" not in told
     assert told["run_id"] == "13800138000"
