@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from perdure.events import TextDelta, ToolProgress
 from perdure.results import clean, words
 from perdure.sealing import Keyring
-from perdure.telemetry import redaction
+from perdure.telemetry import redaction, signals
 from perdure.telemetry.live import LONGEST, Aside, Outlet, name_of, written
 from perdure.telemetry.streaming import Stream
 
@@ -115,7 +115,7 @@ class Broadcast:
 
     def _put(self, reply: Reply, text: str | None) -> None:
         if len(self._pieces) >= self._most:
-            self.dropped += 1
+            self._drop(1)
             return
         self._pieces.append((reply, text))
         self._wake()
@@ -169,8 +169,12 @@ class Broadcast:
             try:
                 outlet.write(name, [written(one, self._keys) for one in those], begins=begins)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with it delays and fails nothing
-                self.dropped += len(those)
+                self._drop(len(those))
                 self._complain(error)
+
+    def _drop(self, number: int) -> None:
+        self.dropped += number
+        signals.current().dropped("text", number)
 
     def _complain(self, error: Exception) -> None:
         if time.monotonic() - self._complained >= _COMPLAIN:

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from perdure.events import Event, EventBase
 from perdure.messages import JSON, Data
-from perdure.telemetry import redaction
+from perdure.telemetry import redaction, signals
 
 LOGGER = "perdure.events"
 
@@ -118,6 +118,7 @@ class EventLog:
         for event in events:
             if len(self._waiting) >= self._most:
                 self.dropped += 1
+                signals.current().dropped("events", 1)
             else:
                 self._waiting.append(event)
         if self._thread is None:

@@ -45,6 +45,9 @@ class Signals:
     def ended(self, agent: str, status: str, error_type: str, duration: timedelta) -> None:
         """Count a run that has ended."""
 
+    def dropped(self, what: str, number: int) -> None:
+        """Count what nobody has got of what was to be told."""
+
 
 _OFF = Signals()
 _current: Signals = _OFF
