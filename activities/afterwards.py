@@ -16,6 +16,7 @@ from perdure.activities import histories
 from perdure.activities.ends import PATIENCE, soon, until_ended
 from perdure.activities.heartbeats import heartbeats
 from perdure.activities.stores import ArchivedRun, Store, run_owner
+from perdure.telemetry import acquaintance
 from perdure.telemetry.executions import Recorded
 from perdure.telemetry.projection import Projection, projected
 from perdure.wire import ARCHIVE, AfterRun
@@ -75,6 +76,8 @@ class Afterwards:
             recorded = await self._recorded(request)
             if recorded:
                 kept = await keep(self._client, self._store, request.run_id, recorded)
+                if state := kept.projection.state:
+                    acquaintance.meet(kept.projection.entries, state.spec, state.run_id)
                 for copy in self._copies:
                     await copy(kept)
 

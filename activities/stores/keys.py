@@ -17,8 +17,8 @@ class SQLKeys(Database):
         """See `Keys.key_checks`."""
         query = select(KEYS).where(KEYS.c.namespace == namespace).order_by(KEYS.c.since, KEYS.c.id)
         async with self._reading() as connection:
-            rows = (await connection.execute(query)).all() if connection else []
-        return [KeyCheck(id=row.id, since=row.since, sealed=row.sealed) for row in rows]
+            found = await connection.execute(query) if connection else ()
+            return [KeyCheck(id=row.id, since=row.since, sealed=row.sealed) for row in found]
 
     @whole
     async def keep_key_check(self, namespace: str, check: KeyCheck) -> None:

@@ -8,13 +8,13 @@ import json
 import re
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToJson
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client, WorkflowExecution, WorkflowHandle
 
 from perdure.sensitive import spellings
 
@@ -45,8 +45,8 @@ class World:
     more: dict[str, Callable[[], bytes]] = field(default_factory=dict)
 
 
-Place = Callable[[World], "Places"]
-Places = Any  # an async iterator of (where, bytes)
+Places = AsyncIterator[tuple[str, bytes]]
+Place = Callable[[World], Places]
 
 
 # -- looking ---------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ async def logs(world: World) -> Places:
         yield file.name, file.read_bytes()
 
 
-async def _handles(world: World) -> Any:
+async def _handles(world: World) -> AsyncIterator[tuple[WorkflowExecution, WorkflowHandle[Any, Any]]]:
     client = await Client.connect(world.address)  # which decrypts nothing
     async for listed in client.list_workflows():
         yield listed, client.get_workflow_handle(listed.id, run_id=listed.run_id)

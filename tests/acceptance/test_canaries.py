@@ -11,6 +11,7 @@ import gzip
 import json
 import subprocess
 import sys
+import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -39,9 +40,11 @@ from tests.acceptance.canaries import (
     World,
     hits,
     search,
+    told_in_history,
     visibility,
 )
 from tests.acceptance.conftest import PATIENCE, Cli
+from tests.otlp import Endpoint
 
 pytestmark = pytest.mark.timeout(300)  # one long play, of which all tests look at what it left behind
 
@@ -141,7 +144,14 @@ class Play:
         self.cli.env |= {"OPENAI_API_KEY": TOKEN, "OPENAI_BASE_URL": model.base_url}
         if keys:
             self.cli.env["PERDURE_ENCRYPTION_KEY"] = KEY
-        self.logs: dict[str, Path] = {"cli": folder / "cli.txt"}
+        self.endpoint = stack.enter_context(Endpoint.open())
+        self.cli.env |= {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint.address,
+            "PERDURE_CAPTURE_CONTENT": "redacted",
+            "PERDURE_EVENT_LOG": str(folder / "events.txt"),
+            "PERDURE_METRICS_PORT": "0",
+        }
+        self.logs: dict[str, Path] = {"cli": folder / "cli.txt", "events": folder / "events.txt"}
         self._said = stack.enter_context((folder / "cli.txt").open("a"))
         self.address = self.start("dev")[1]["address"]
         self.world = World(folder / "home", self.address, self.logs)
@@ -180,6 +190,23 @@ class Play:
         seen = b"\n".join([data async for _, data in visibility(self.world)])
         self.world.more[name] = lambda: seen
 
+    async def collect(self, metrics: str) -> None:
+        """Keep what further sinks have been told, once they have been told all."""
+        with urllib.request.urlopen(f"{metrics}/metrics") as answer:
+            told = answer.read()
+        page = self.folder / "trace.html"
+        self.say("trace", "canary", "--redacted", "--html", str(page))
+        data = self.say("trace", "canary", "--redacted", "--json").encode()
+        costs = self.say("cost", "--json").encode()
+        await asyncio.to_thread(self.endpoint.of_run, "canary")
+        self.world.more |= {
+            "metrics": lambda: told,
+            "trace --html": page.read_bytes,
+            "trace --json": lambda: data,
+            "cost": lambda: costs,
+            "otlp": lambda: b"\n".join(self.endpoint.bodies),
+        }
+
 
 def _end(process: subprocess.Popen[str]) -> None:
     process.terminate()
@@ -197,7 +224,7 @@ async def play(folder: Path, stack: ExitStack, *, keys: bool) -> Play:
     await _there(folder / "charging")
     await it.look("while charging")
     first.kill()
-    it.start("worker", "agents.py")
+    _, ready = it.start("worker", "agents.py")
     await it.until("canary", "approval_requested")
     await it.look("while waiting")
     it.say("approve", "canary", "--reason", f"for {ALL}")
@@ -210,6 +237,7 @@ async def play(folder: Path, stack: ExitStack, *, keys: bool) -> Play:
     it.say("cancel", "second", "--reason", f"{ALL} says so")
     await it.until("second", "run_finished")
     it.say("show", "nothing-of-this-name", code=1)
+    await it.collect(ready["metrics"])
     return it
 
 
@@ -229,6 +257,23 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 async def test_diagnostics_hold_nothing_private(played: Play) -> None:
     assert await search(played.world, DIAGNOSTICS, {**PRIVATE, **SECRETS}) == {}
+
+
+async def test_each_of_them_was_told_of_the_run(played: Play) -> None:
+    sinks = {name: data() for name, data in played.world.more.items()}
+    assert {name for name, data in sinks.items() if not data} == set()
+    assert b"execute_tool charge" in sinks["otlp"]
+    assert b"charge" in sinks["trace --html"]
+    assert b"tool_finished" in played.logs["events"].read_bytes()
+
+
+async def test_words_of_failures_are_encrypted_too(played: Play) -> None:
+    said = [data.decode() async for _, data in told_in_history(played.world) if b'"message"' in data]
+    assert said
+    if played.keys:
+        assert {json.loads(one)["message"] for one in said} <= {"Encrypted", ""}
+    else:
+        assert any("138****1942" in one for one in said)
 
 
 async def test_secrets_are_nowhere(played: Play) -> None:
