@@ -124,9 +124,9 @@ def _answer(trace: Trace) -> Iterator[str]:
 def _step(trace: Trace, one: Span, names: Mapping[int, str], *, inner: bool = False) -> Iterator[str]:
     yield f'<section class="card" id="{names[id(one)]}"><div class="head"><h3>{_text(title(one).capitalize())}</h3>'
     yield f'<span class="soft">{_text(_when(trace, one))}{_text(_used(one))}</span></div>'
-    said = (mark for mark in trace.marks if mark.step == one.step - 1 and mark.kind in ("said", "told"))
-    for mark in [] if inner else said:
-        yield from _message(mark)
+    for mark in () if inner else trace.marks:
+        if mark.step == one.step - 1 and mark.kind in ("said", "told"):
+            yield from _message(mark)
     for part in one.spans:
         yield from _tool(trace, part, names) if part.kind == "tool" else _asked(trace, part)
     yield "</section>"

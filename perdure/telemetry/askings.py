@@ -83,7 +83,7 @@ class Asking:
         if isinstance(cause, ApplicationError):
             self.why, self.message = cause.type or "error", cause.message
             lists = (cast("list[Any]", one) for one in cause.details if isinstance(one, list))
-            told: list[Any] = next(lists, [])
+            told: list[Any] = next(lists, list[Any]())
             self.spent = [Spent.model_validate(one) for one in told]
             self._told(Usage.model_validate(cause.details[0]) if cause.details else Usage(), None, "failed")
             return

@@ -137,7 +137,8 @@ class _Call:
 
     def span(self, result: ToolResult | None) -> Span:
         """Return it with its parts, but for a single attempt that says nothing besides."""
-        parts = [] if [part.kind for part in self.parts] == ["attempt"] else self.parts
+        alone = [(part.kind, part.status) for part in self.parts] == [("attempt", self.status)]
+        parts = [] if alone else self.parts
         waiting = any(part.end is None and part.status == "waiting" for part in parts)
         return Span(
             kind="tool",

@@ -15,7 +15,7 @@ from perdure.messages import Usage
 from perdure.models import ModelReply
 from perdure.sensitive import Sensitive
 from perdure.testing import ScriptedModel
-from perdure.tools import ask_user, tool
+from perdure.tools import Done, ToolContext, ask_user, tool
 from perdure.tracing import Axis, Span, Trace
 from tests.integration.archiving import archived
 
@@ -250,3 +250,31 @@ async def test_the_runs_that_a_run_has_called_are_part_of_its_tree(stage: Any) -
     assert set(re.findall(r'href="#([^"]+)"', page(trace))) <= set(ids)
     hidden = await handle.trace(redacted=True)
     assert PHONE not in page(hidden) + hidden.model_dump_json()
+
+
+async def test_what_was_looked_up_or_settled_after_an_attempt_was_lost_is_told(stage: Any) -> None:
+    def done(ctx: ToolContext) -> Done:
+        return Done(f"done under {ctx.idempotency_key[-3:]}")
+
+    @tool(probe=done)
+    async def pay() -> str:
+        """Pay."""
+        raise OSError("connection reset")
+
+    @tool
+    async def post() -> str:
+        """Post."""
+        raise OSError("connection reset")
+
+    handle = await stage.start([asks("pay"), asks("post"), "paid"], [pay, post])
+    await stage.until(handle, "in_doubt")
+    await handle.settle("2.1", "done", result="posted", by="ann", reason="seen in the outbox")
+    await stage.end(handle)
+    paid, posted = find(await handle.trace(), "tool")
+    assert [(one.kind, one.status) for one in paid.spans] == [("attempt", "lost")]
+    assert "looked up: done" in paid.spans[0].why
+    assert (paid.status, paid.output) == ("ok", "done under 1.1")
+    attempt, doubt = posted.spans
+    assert (attempt.status, attempt.why) == ("lost", "OSError: connection reset")
+    assert (doubt.kind, doubt.status, doubt.by) == ("doubt", "done", "ann")
+    assert "outbox" in doubt.why
