@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.common import (
     Priority,
-    SearchAttributePair,
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
@@ -60,7 +59,7 @@ async def begin(
             task_timeout=_TASK,
             memo=memo,
             priority=priority,
-            search_attributes=TypedSearchAttributes(list(_attributes(request))),
+            search_attributes=_attributes(request),
             static_summary=f"agent {request.spec.name}",
         )
     except RPCError as error:
@@ -70,13 +69,10 @@ async def begin(
         await begin(temporal, run_id, request, task_queue, reuse, memo, priority)
 
 
-def _attributes(request: RunRequest) -> Iterator[SearchAttributePair[Any]]:
-    """Yield what a run is found by from its start on, without a further event in its history."""
-    yield SearchAttributePair(search_attributes.AGENT, request.spec.name)
-    if request.indexed and request.session:
-        yield SearchAttributePair(search_attributes.SESSION, search_attributes.told(request.session.name))
-    if request.indexed and request.tenant:
-        yield SearchAttributePair(search_attributes.TENANT, search_attributes.told(request.tenant))
+def _attributes(request: RunRequest) -> TypedSearchAttributes:
+    session = search_attributes.told(request.session.name) if request.session else ""
+    tenant = search_attributes.told(request.tenant)
+    return search_attributes.at_start(request.spec.name, more=request.indexed, session=session, tenant=tenant)
 
 
 def priority_of(described: WorkflowExecutionDescription) -> Priority:

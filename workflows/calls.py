@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import Priority, RetryPolicy, SearchAttributePair, TypedSearchAttributes
+from temporalio.common import Priority, RetryPolicy, TypedSearchAttributes
 from temporalio.exceptions import FailureError
 from temporalio.workflow import (
     ActivityCancellationType,
@@ -18,7 +18,7 @@ from temporalio.workflow import (
 )
 
 from perdure import concealing
-from perdure.engine.search_attributes import AGENT
+from perdure.engine.search_attributes import SESSION, TENANT, at_start
 from perdure.memory import Circle
 from perdure.messages import JSON, RunResult, Segment
 from perdure.notices import Notice
@@ -187,7 +187,7 @@ async def run(request: RunRequest, id: str) -> RunResult:
             task_timeout=_TASK,
             cancellation_type=ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
             parent_close_policy=ParentClosePolicy.REQUEST_CANCEL,
-            search_attributes=TypedSearchAttributes([SearchAttributePair(AGENT, request.spec.name)]),
+            search_attributes=_found_by(request),
             static_summary=f"agent {request.spec.name}",
         )
     )
@@ -202,6 +202,13 @@ async def run(request: RunRequest, id: str) -> RunResult:
         handle.cancel()
     result: RunResult = await _outcome(handle)
     return result
+
+
+def _found_by(request: RunRequest) -> TypedSearchAttributes:
+    """Return what a run that another one has begun is found by: it belongs to that one's session and tenant."""
+    own = workflow.info().typed_search_attributes
+    session, tenant = own.get(SESSION) or "", own.get(TENANT) or ""
+    return at_start(request.spec.name, more=request.indexed, session=session, tenant=tenant)
 
 
 async def _remote(call: CallState, spec: ToolSpec) -> ToolReport:

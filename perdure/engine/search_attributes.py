@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
 from temporalio.client import Client
-from temporalio.common import SearchAttributeKey
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.service import RPCError, RPCStatusCode, ServiceClient
 
 from perdure.errors import ConnectionFailed
@@ -58,6 +58,21 @@ def told(value: str) -> str:
     from perdure.telemetry import redaction
 
     return redaction.current().text(value)[:_LONGEST]
+
+
+def at_start(agent: str, *, more: bool, session: str = "", tenant: str = "") -> TypedSearchAttributes:
+    """Return what a run is found by from its start on, which costs its history no event.
+
+    Args:
+        more: Whether the namespace has all of `MORE`.
+        session: As `told`; "" for none.
+        tenant: Likewise.
+    """
+    pairs: list[SearchAttributePair[Any]] = [SearchAttributePair(AGENT, agent)]
+    if more:
+        given = [(SESSION, session), (TENANT, tenant)]
+        pairs += [SearchAttributePair(STATUS, "running"), *(SearchAttributePair(key, of) for key, of in given if of)]
+    return TypedSearchAttributes(pairs)
 
 
 async def ensure(client: Client) -> str:

@@ -103,6 +103,21 @@ async def test_attributes_are_set_on_change_and_at_the_end_in_one_event(stage: A
     ]
 
 
+async def test_a_run_is_found_as_running_from_its_start_on(stage: Any, anchor: Any) -> None:
+    @tool(effect="read")
+    def hold() -> str:
+        """Hold."""
+        anchor.wait(20)
+        return "held"
+
+    handle = await stage.start([{"calls": [{"name": "hold"}]}, "done"], [hold])
+    described = await stage.client.temporal.get_workflow_handle(handle.id).describe()
+    assert described.typed_search_attributes.get(search_attributes.STATUS) == "running"
+    anchor.set()
+    await stage.end(handle)
+    assert await upserts(stage, handle) == [{"PerdureStatus", "PerdureTokens"}]
+
+
 async def test_a_run_that_fails_or_is_cancelled_says_so_in_the_index(stage: Any, raw_model: Any) -> None:
     def broken(_: Any) -> None:
         raise RuntimeError("a defect")

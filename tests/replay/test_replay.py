@@ -75,6 +75,17 @@ async def test_what_followed_a_recorded_run_replays_as_it_was(name: str) -> None
     await replay_follower(name)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_activity_timer_and_child_of_a_recorded_run_has_a_summary(name: str) -> None:
+    begun = (
+        EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,
+        EventType.EVENT_TYPE_TIMER_STARTED,
+        EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED,
+    )
+    events = [event for event in history_of(name).events if event.event_type in begun]
+    assert [event.event_id for event in events if not event.user_metadata.HasField("summary")] == []
+
+
 # -- the replays can fail ----------------------------------------------------------------------------------
 
 
