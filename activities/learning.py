@@ -21,6 +21,7 @@ from perdure.models import ModelRequest
 from perdure.policies import AgentSpec
 from perdure.reports import LearnReport
 from perdure.state import RunState
+from perdure.telemetry import otel
 from perdure.telemetry.projection import projected
 from perdure.transcripts import Load, put_away
 from perdure.wire import LEARN, REMEMBER, AfterRun, RememberInput
@@ -64,9 +65,14 @@ class Learning:
                 return LearnReport()
             here = circle.model_copy(update={"namespace": activity.info().namespace})
             try:
-                return await self._learn(state, here, pulse)
+                report = await self._learn(state, here, pulse)
             finally:
                 await self._note(state, here, pulse.tried)
+            if otel.current() is not None:
+                from perdure.activities.tracing import tell_of_memory
+
+                tell_of_memory(state, here.namespace, pulse.tried.spent)
+            return report
 
     async def _note(self, state: RunState, circle: Circle, tried: Tried) -> None:
         """Note what was used so far; a store that is down has the activity tried again."""

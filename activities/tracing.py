@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
+from temporalio import activity
+
 from perdure.activities.afterwards import Kept
-from perdure.telemetry.attempted import attempted
+from perdure.reports import Spent
+from perdure.state import RunState
+from perdure.telemetry import otel
+from perdure.telemetry.attempted import attempted, for_memory
+from perdure.telemetry.ids import of_attempt
 from perdure.telemetry.otel import Telemetry
 from perdure.telemetry.spans import Told, spans, waits
 
@@ -52,6 +61,18 @@ class Tracing:
             signals.approval(one.name, agent, decision, one.until - one.asked)
         if told.result:
             signals.ended(agent, told.result.status, told.result.failure or "", told.ended - told.began)
+
+
+def tell_of_memory(state: RunState, namespace: str, spent: Sequence[Spent]) -> None:
+    """Tell of the requests that the activity under way has made after a run, where OpenTelemetry is on."""
+    telemetry, info, now = otel.current(), activity.info(), datetime.now(UTC)
+    if telemetry is None:
+        return
+    history = for_memory(state, spent, activity.client().data_converter, now)
+    told = Told(namespace, state.run_id, history, [], None, now, now)
+    made = (info.namespace, info.workflow_id or "", info.workflow_run_id or "", info.activity_id)
+    found = enumerate(spans(told), 1)
+    telemetry.emit(replace(span, ref=of_attempt(*made, number)) for number, span in found)
 
 
 async def told_of(kept: Kept) -> Told:

@@ -58,7 +58,7 @@ class Attempted:
         made: When, and what became of it.
         scheduled: When the activity was handed to the workers.
         step: Model turn.
-        compacts: Whether a model was asked to make the conversation shorter.
+        purpose: What a model was asked for, but for the next turn: `compaction`, or `memory`.
         call: The call's position, "" for a model.
         call_id: The provider's id of the call.
         child: The run that the call is, where it is one.
@@ -81,7 +81,7 @@ class Attempted:
     made: Made
     scheduled: datetime
     step: int = 0
-    compacts: bool = False
+    purpose: str = ""
     call: str = ""
     call_id: str = ""
     child: str = ""
@@ -117,6 +117,16 @@ async def attempted(run_id: str, execution: str, events: Iterable[HistoryEvent],
 
 _NONE = (JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
 _BEFORE_IT_BEGAN = {"NotFoundError"}
+
+
+def for_memory(state: RunState, spent: Sequence[Spent], converter: DataConverter, now: datetime) -> History:
+    """Return the requests that were made after a run, for what is to be remembered of it."""
+    history = History(state.run_id, "memory", converter)
+    history.opening = state
+    for number, one in enumerate((single for some in spent for single in _each(some)), 1):
+        told = Attempted("chat", "memory", "memory", number, one.model, _made(one, number, now), now, state.steps)
+        history.attempts.append(replace(told, purpose="memory", usage=one.usage, cost_usd=one.cost_usd))
+    return history
 
 
 class History:
@@ -248,7 +258,7 @@ class History:
                 more["asked"] = tuple(self._new)
             if replied:
                 more |= {"served": replied.served, "finish": replied.finish, "answered": replied.message}
-            self.attempts.append(replace(told, compacts=asking.kind == "summary", **more))
+            self.attempts.append(replace(told, purpose="compaction" if asking.kind == "summary" else "", **more))
 
     async def _call(
         self, one: _Scheduled, outcome: tuple[list[Made], str, str, str], seen: datetime | None = None

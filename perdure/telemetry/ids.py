@@ -15,8 +15,8 @@ def trace_id(namespace: str, run_id: str) -> int:
     return int.from_bytes(_digest("trace", namespace, _CALLED.sub("", run_id))[:16]) or 1
 
 
-_CALLED = re.compile(r"(?:/\d+\.\d+(?:~[0-9a-f]+)?)+$")
-"""What the id of a run that is a call of another has behind that one's: see `delegation.child_id`."""
+_CALLED = re.compile(r"(?:/\d+\.\d+(?:~[0-9a-f]+)?)*(?:/afterwards/[^/]+)?$")
+"""What has the id of a run that is a call of another, and of what follows a run, behind that of the run itself."""
 
 
 def span_id(*parts: str | int) -> int:

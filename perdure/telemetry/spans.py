@@ -236,8 +236,8 @@ class _Spans:
         }
         if limit := self._spec.settings.max_output_tokens:
             attributes["gen_ai.request.max_tokens"] = limit
-        if one.compacts:
-            attributes["perdure.purpose"] = "compaction"
+        if one.purpose:
+            attributes["perdure.purpose"] = one.purpose
         if one.cost_usd is not None:
             attributes["perdure.cost_usd"] = float(one.cost_usd)
         if not one.made.error_type:

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from perdure import Task
 from perdure.budgets import Additions
 from perdure.errors import ToolError
 from perdure.policies import Limits
@@ -252,3 +253,31 @@ async def test_a_run_that_was_resumed_after_its_end_is_one_tree(endpoint, stage)
     assert len({span.trace for span in spans}) == 1
     assert len({span.span for span in spans}) == len(spans)
     assert roots[0].ended <= roots[1].began
+
+
+async def test_what_a_model_is_asked_for_memory_after_a_run_is_told_below_it(endpoint, stage, monkeypatch):
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    task = Task(input="I like a window seat.", user="ann")
+    handle = await stage.start(["Fine.", "No JSON.", "Again none."], task=task, memory=True)
+    await handle.result()
+    spans = await asyncio.to_thread(endpoint.all_of_run, handle.id, 4)
+    (root,) = [span for span in spans if span.name.startswith("invoke_agent")]
+    asked = [span for span in spans if span.attributes.get("perdure.purpose") == "memory"]
+    assert [(span.name, span.parent, span.trace) for span in asked] == [("chat scripted", root.span, root.trace)] * 2
+    assert len(spans) == 1 + len(stage.model.requests) == 4
+
+
+async def test_a_run_that_is_not_sampled_is_not_told_and_its_requests_say_so(endpoint, stage, monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    seen = []
+
+    @tool(effect="read")
+    async def looped(ctx: ToolContext) -> str:
+        """Work."""
+        seen.append(ctx.traceparent)
+        return "ok"
+
+    await stage.run([{"calls": [{"name": "looped"}]}, "done"], [looped])
+    await stage.stop()
+    assert endpoint.spans == []
+    assert seen[0].endswith("-00")
