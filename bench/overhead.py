@@ -4,6 +4,9 @@ A model without latency answers with one tool call after another, so that nothin
 measurement has a process of its own; with everything off and with everything on take turns, round after round, and what
 counts is each round's ratio. Spans and metrics go to an endpoint that takes them, in a process of its own.
 
+One run tells what its own steps cost. Many at once tell what they cost with what is told of a run after its end, which
+the same worker does beside those that go on.
+
 What can be turned on is a line of `SWITCHES`.
 """
 
@@ -45,10 +48,15 @@ SWITCHES: dict[str, Switch] = {
         {"OTEL_EXPORTER_OTLP_ENDPOINT": SINK, "PERDURE_CAPTURE_CONTENT": "redacted"}, {"PERDURE_OTEL": "false"}
     ),
     "Prometheus": Switch({"PERDURE_METRICS_PORT": "0"}, {}),
+    "log of events": Switch({"PERDURE_EVENT_LOG": os.devnull}, {}),
     "streaming": Switch({"PERDURE_STREAM": "true"}, {"PERDURE_STREAM": "false"}),
 }
 
-METRICS = {"ms": "Milliseconds per step", "cpu_ms": "CPU milliseconds per step, in the worker"}
+METRICS = {
+    "steps": {"ms": "Milliseconds per step", "cpu_ms": "CPU milliseconds per step, in the worker"},
+    "burst": {"cpu_ms_per_run": "Runs of 5 steps, all started at once: CPU milliseconds per run, in the worker"},
+}
+HEADING = {"steps": "K={}", "burst": "{} runs"}
 
 
 def variants(*, each: bool) -> dict[str, list[str]]:
@@ -63,14 +71,16 @@ def variables(on: list[str], sink: str) -> dict[str, str]:
     return {name: value.replace(SINK, sink) for some in chosen for name, value in some.items()}
 
 
-def measure(env: dict[str, str], sink: str, numbers: list[int], rounds: int, *, each: bool) -> dict[str, list[Column]]:
+def measure(
+    kind: str, numbers: list[int], rounds: int, env: dict[str, str], sink: str, *, each: bool
+) -> dict[str, list[Column]]:
     """Return columns by metric: numbers outside, variants taking turns inside."""
-    columns = {metric: [Column(f"K={number}") for number in numbers] for metric in METRICS}
+    columns = {metric: [Column(HEADING[kind].format(number)) for number in numbers] for metric in METRICS[kind]}
     for at, number in enumerate(numbers):
         for turn in range(rounds):
             for name, on in variants(each=each).items():
-                print(f"{number} steps, round {turn + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
-                command = [sys.executable, "-m", "bench.measure", "steps", "perdure", str(number)]
+                print(f"{kind} {number}, round {turn + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
+                command = [sys.executable, "-m", "bench.measure", kind, "perdure", str(number)]
                 done = subprocess.run(command, env={**env, **variables(on, sink)}, stdout=subprocess.PIPE, check=True)
                 for metric, value in json.loads(done.stdout).items():
                     if metric in columns:
@@ -108,7 +118,7 @@ def _serve() -> None:
         server.serve_forever()
 
 
-async def bench(numbers: list[int], rounds: int, *, each: bool) -> None:
+async def bench(plans: dict[str, list[int]], rounds: int, *, each: bool) -> None:
     """Measure and print the tables."""
     with tempfile.TemporaryDirectory() as folder, _sink() as sink:
         home = Path(folder) / "home"
@@ -116,15 +126,17 @@ async def bench(numbers: list[int], rounds: int, *, each: bool) -> None:
         env = {name: value for name, value in kept.items() if not name.startswith("OTEL_")}
         os.environ.update(env)
         async with await DevServer.start(Settings(home=home)):
-            columns = await asyncio.to_thread(measure, env, sink, numbers, rounds, each=each)
-    for metric, title in METRICS.items():
-        print(table(title, columns[metric], OFF), flush=True)
+            for kind, numbers in plans.items():
+                measured = await asyncio.to_thread(measure, kind, numbers, rounds, env, sink, each=each)
+                for metric, columns in measured.items():
+                    print(table(METRICS[kind][metric], columns, OFF), flush=True)
 
 
 def main() -> None:
     """Read the command line, measure and print."""
     parser = argparse.ArgumentParser(prog="python -m bench.overhead", description="What it costs to be told of runs.")
-    parser.add_argument("--steps", type=int, nargs="+", default=[30, 100], help="steps of a run")
+    parser.add_argument("--steps", type=int, nargs="*", default=[30, 100], help="steps of a run")
+    parser.add_argument("--runs", type=int, nargs="*", default=[50], help="runs at once")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--each", action="store_true", help="everything by itself as well")
     parser.add_argument("--sink", action="store_true", help=argparse.SUPPRESS)
@@ -132,7 +144,10 @@ def main() -> None:
     if chosen.sink:
         _serve()
     else:
-        asyncio.run(bench(chosen.steps, chosen.rounds, each=chosen.each))
+        plans = {"steps": chosen.steps, "burst": chosen.runs}
+        asyncio.run(
+            bench({kind: numbers for kind, numbers in plans.items() if numbers}, chosen.rounds, each=chosen.each)
+        )
 
 
 if __name__ == "__main__":
