@@ -194,3 +194,29 @@ def test_a_cost_is_told_where_it_is_known_and_a_model_that_stood_in_is_named():
     assert told == "model replied (openai:small, since openai:big is down), 0 tokens in, 0 out, $0.0123"
     unknown = story.what(ev.ModelFinished(type="model_finished", model="m", **COMMON), StringIO())
     assert "$" not in unknown
+
+
+def test_the_board_shows_the_end_of_what_a_model_writes_until_the_reply_is_there():
+    board = Board()
+    board.take(ev.ModelStarted(type="model_started", model="m", **COMMON))
+    said = "one two\nthree \x1b[2J" + " word" * 200
+    board.take(ev.TextDelta(type="text_delta", text=said, **COMMON))
+    shown = board.written(40)
+    assert len(shown) == 6
+    assert all(len(line) <= 40 for line in shown)
+    board.take(ev.TextDelta(type="text_delta", text="Anew \x1b[2J", attempt=2, **COMMON))
+    assert board.written(40) == ["Anew \\x1b[2J"]
+    board.take(ev.ModelFinished(type="model_finished", model="m", text="Anew.", **COMMON))
+    assert board.written(40) == []
+
+
+def test_the_board_shows_how_far_tools_are():
+    board, later = Board(), NOW + timedelta(seconds=3)
+    started = ev.ToolStarted(type="tool_started", call="1.1", name="look", effect="read", **COMMON)
+    board.take(started)
+    board.take(
+        ev.ToolProgress(type="tool_progress", call="1.1", name="look", text="12 hotels\x1b", fraction=0.4, **COMMON)
+    )
+    assert board.line(later).startswith("look 3.0 s: 12 hotels\\x1b (40%) ·")
+    board.take(started)
+    assert board.line(later).startswith("look 3.0 s ·")
