@@ -23,7 +23,7 @@ def details(state: RunState, phase: Phase, status: OpenStatus) -> str:
     word = status.replace("_", " ")
     lines = [f"**{phase}** · step {state.steps} of {state.limits.steps} · {word}"]
     if wanted := [_wish(request) for request in asking.requests(state)]:
-        lines += ["", "Waits for", *wanted]
+        lines += ["", "Waits for", "", *wanted]
     lines += ["", f"Used: {', '.join(_used(state))}"]
     return "\n".join(lines)
 

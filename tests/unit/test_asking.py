@@ -53,6 +53,7 @@ def test_the_page_says_where_the_run_stands_and_how_to_answer():
         "**waiting** · step 2 of 15 · waiting approval",
         "",
         "Waits for",
+        "",
         "- approval of call 2.1 (`book`): `perdure approve 'trip 7' 2.1` or `perdure deny 'trip 7' 2.1`",
         "",
         "Used: 2 of 15 steps, 12,345 of 400,000 input tokens, 67 output tokens, 0.0123 of 1 USD",
