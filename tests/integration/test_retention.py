@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.service import RPCError, RPCStatusCode
 
 from perdure import retention
 from perdure.client import Client
 from perdure.earlier import complete
 from perdure.errors import RunNotFound
+from perdure.policies import Limits
 from perdure.tools import tool
-from tests.integration.archiving import archived, until
+from tests.integration.archiving import archived, executions, until
 
 NOW = timedelta()
 REPLIES = [{"calls": [{"name": "look", "arguments": {}}]}, {"calls": [{"name": "look", "arguments": {}}]}, "done", "ok"]
@@ -124,6 +126,39 @@ async def test_a_run_that_the_engine_still_has_is_kept_unless_it_is_to_go_there_
     assert pruned.freed == (0, 0)
     told = await retention.prune(kept.client, NOW, dry_run=True, from_engine=True)
     assert told.runs == [run_id]
+
+
+async def test_from_engine_what_has_ended_is_deleted_there_in_all_its_parts_and_what_goes_on_is_not(kept: Any) -> None:
+    kept.client.settings = kept.client.settings.model_copy(update={"max_history_events": 20})
+    replies = [*[REPLIES[0]] * 2, {"calls": [{"name": "act", "arguments": {}}]}, REPLIES[0], "done"]
+    handle = (await kept.run(replies, [look, act, pay], limits=Limits(input_tokens=None))).handle
+    names = [name async for name in executions(kept, handle.id)]
+    assert len(names) > 1
+    await archived(kept, handle.id, len(names))
+    goes_on = await handle.fork(1)
+    await kept.until(goes_on, "approval_requested")
+    pruned = await retention.prune(kept.client, NOW, from_engine=True)
+    assert (pruned.runs, pruned.in_engine) == ([handle.id], [])
+    temporal = kept.client.temporal
+
+    async def gone(name: str) -> bool:
+        try:
+            await temporal.get_workflow_handle(handle.id, run_id=name).describe()
+        except RPCError as error:
+            return error.status is RPCStatusCode.NOT_FOUND
+        return False
+
+    async def all_gone() -> bool:
+        return all([await gone(name) for name in names])
+
+    await until(all_gone)
+    for asking in (handle.result, handle.projection):
+        with pytest.raises(RunNotFound):
+            await asking()
+    kept._started.remove(handle)
+    kept.audit(goes_on)
+    await goes_on.approve()
+    assert (await kept.end(goes_on)).result.status == "completed"
 
 
 async def test_a_run_that_was_resumed_is_never_removed(kept: Any) -> None:

@@ -117,5 +117,6 @@ async def test_at_the_end_of_a_run_its_archive_waits_for_the_store_and_its_answe
         blobs.unlink()
         away.rename(blobs)
         kept = await archived(stage, handle.id)
+        assert kept.result
         assert (kept.status, kept.result.text) == ("completed", "Here you are.")
     await asyncio.wait_for(follower.result(), 60)
