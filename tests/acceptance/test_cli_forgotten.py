@@ -87,11 +87,9 @@ def test_its_id_is_one_run_still(forgotten: Cli) -> None:
 
 
 def test_it_is_compared_and_forked_as_if_it_were_there(before: Cli, forgotten: Cli) -> None:
-    assert forgotten.json("diff", RUN, RUN)["same"] is True
     assert forgotten("fork", RUN, "--at", "2", "--id", "letter-2", "--detach").stdout == "letter-2\n"
     with forgotten.worker("agents.py"):
         assert forgotten.json("run", "agents.py:clerk", "x", "--id", "letter-2")["text"].startswith("Done: sent to")
-    until_listed(forgotten, "letter-2")
     told = forgotten.json("diff", RUN, "letter-2")
     assert (told["same"], told["right"]["forked_from"]["run_id"]) == (True, RUN)
     assert (before.folder / "sent.txt").read_text() == "ada@example.com\n"
@@ -105,5 +103,3 @@ def test_prune_removes_it_and_then_nobody_has_it(forgotten: Cli) -> None:
     assert f"There is no run '{RUN}'" in forgotten("show", RUN, code=1).stderr
     forked = forgotten.json("show", "letter-2", "--transcript")
     assert forked["messages"], "the fork has lost what it needs"
-    [run] = forgotten.json("prune", "--older-than", "0s", "--from-engine")["runs"]
-    assert run == "letter-2"
