@@ -57,11 +57,14 @@ def with_runs(trace: Trace, under: Mapping[str, Trace]) -> Trace:
     """Return a trace with those of the runs that it has called in their places, and in its sums."""
 
     def whole(span: Span) -> Span:
-        spans = [whole(one) for one in span.spans]
+        spans, told = [whole(one) for one in span.spans], dict[str, Any]()
         child = under.get(span.run) if span.kind == "tool" else None
         if child:
             spans.append(child.root.model_copy(update={"run": child.run_id}))
-        return span.model_copy(update={"spans": spans})
+            told = {"usage": child.usage, "cost_usd": child.cost_usd}
+        elif span.kind == "step":
+            told = {"usage": sum((one.usage for one in spans if one.usage), Usage()), "cost_usd": _sum(spans)}
+        return span.model_copy(update={"spans": spans, **told})
 
     costs = [one.cost_usd for one in (trace, *under.values())]
     usage = sum((one.usage for one in under.values()), trace.usage)

@@ -245,6 +245,7 @@ async def test_the_runs_that_a_run_has_called_are_part_of_its_tree(stage: Any) -
     )
     assert trace.usage == done.result.usage
     assert [one.by for one in find(trace, "approval")] == ["ann"]
+    assert sum((one.usage for one in trace.root.spans if one.usage), Usage()) == trace.usage
     ids = re.findall(r' id="([^"]+)"', page(trace))
     assert len(set(ids)) == len(ids)
     assert set(re.findall(r'href="#([^"]+)"', page(trace))) <= set(ids)
