@@ -58,7 +58,7 @@ def _answer(line):
 # -- tools -------------------------------------------------------------------------------------------------
 
 
-def asks(run: str, ask: str = "") -> bool:
+def asks(run: str, ask: str = "", **_: object) -> bool:
     """Judge whether a person is asked; edited arguments are judged where the stage can hold it."""
     if ask == "edited":
         tell_blocking("at", run=run, point="judging")
