@@ -11,7 +11,7 @@ import typer
 
 from perdure.cli import session
 from perdure.cli.output import AsJSON, Misuse, emit, lay_out, safe, say
-from perdure.cli.prompt import read_arguments, read_json
+from perdure.cli.typed import read_arguments, read_json
 from perdure.errors import DecisionRejected, RunNotFound
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from perdure.cli.output import Misuse, as_json, one_line, safe
+from perdure.cli.typed import read_arguments, read_json
 from perdure.errors import DecisionRejected
 from perdure.events import ApprovalRequested, Asked, InDoubt
 
@@ -122,30 +123,6 @@ class Asking:
             text = await self._line("Other arguments, as JSON on one line: ")
         self._arguments = read_arguments(text)
         return self._arguments != before
-
-
-def read_json(text: str, what: str) -> Any:
-    """Return what `text` says as JSON.
-
-    Raises:
-        Misuse: If it is none; `what` names it.
-    """
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise Misuse(f"{what} is no JSON (a text needs double quotes): {error}.") from error
-
-
-def read_arguments(text: str, what: str = "That") -> dict[str, Any]:
-    """Return arguments typed as JSON.
-
-    Raises:
-        Misuse: If they are no JSON object.
-    """
-    arguments: Any = read_json(text, what)
-    if not isinstance(arguments, dict):
-        raise Misuse('Arguments are a JSON object, such as {"flight": "MU5101"}.')
-    return cast("dict[str, Any]", arguments)
 
 
 async def read_line(question: str, screen: Screen) -> str:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from perdure.asking import Kind
-from perdure.budgets import Additions
 from perdure.cli import session
 from perdure.cli.output import DONE, FAILED, INTERRUPTED, WAITING, AsJSON, Misuse, data, emit, lay_out, paint, safe, say
 from perdure.cli.secrets import Secrets, read_secrets
 
 if TYPE_CHECKING:
     from perdure.agents import Task
+    from perdure.budgets import Additions
     from perdure.cli.choice import Choice
     from perdure.client import Client, RunHandle
     from perdure.settings import Settings
@@ -37,6 +36,7 @@ Status = Literal[
     "failed",
     "cancelled",
 ]
+WaitingFor = Literal["approval", "answer", "settlement", "budget", "resumption"]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, as `perdure ls` shows it.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Print the run's id and leave it alone.")]
 NoWait = Annotated[
@@ -136,6 +136,8 @@ def resume(
 ) -> int:
     """Go on with a run that is paused, failed, was cancelled or used up its budget; nothing done is done again."""
     settings = session.settings()
+    from perdure.budgets import Additions
+
     more = Additions(
         steps=add_steps,
         usd=Decimal(str(add_usd)),
@@ -160,7 +162,7 @@ def ls(
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
     in_session: Annotated[str | None, typer.Option("--session", help="Only turns of this session.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only runs on this tenant's behalf.")] = None,
-    waiting_for: Annotated[Kind | None, typer.Option(help="Only open runs that wait for this.")] = None,
+    waiting_for: Annotated[WaitingFor | None, typer.Option(help="Only open runs that wait for this.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     as_json: AsJSON = False,
 ) -> None:

@@ -5,16 +5,18 @@ import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from io import StringIO
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import events as ev
+from perdure.asking import Kind
 from perdure.cli import output, story
 from perdure.cli.board import Board
 from perdure.cli.output import Misuse, as_json, columns, one_line, safe, span
+from perdure.cli.runs import WaitingFor
 from perdure.errors import AgentNotFound, RunNotFound, ToolDefinitionError
 from perdure.messages import Usage
 from perdure.state import Phase
@@ -220,3 +222,7 @@ def test_the_board_shows_how_far_tools_are():
     assert board.line(later).startswith("look 3.0 s: 12 hotels\\x1b (40%) ·")
     board.take(started)
     assert board.line(later).startswith("look 3.0 s ·")
+
+
+def test_what_runs_may_be_listed_by_is_what_they_may_wait_for():
+    assert get_args(WaitingFor) == get_args(Kind)
