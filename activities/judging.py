@@ -77,7 +77,8 @@ async def judge_reply(
     calls = [_judge_reading(call, handles) if spec.tool(call.name) is READ_RESULT else call for call in judged]
     message = AssistantMessage(
         role="assistant",
-        text=book.revealed(clean(reply.text)),
+        text=book.revealed(text := clean(reply.text)),
+        private=book.written_in(text),
         calls=calls,
         reasoning=list(reply.reasoning),
         provider=model.partition(":")[0] if reply.reasoning else "",
@@ -103,11 +104,13 @@ async def _judge_call(
         return ToolCall(
             id=raw.id, name=name, problem=Problem(error_type="invalid_json", message=text, suggestion=suggestion)
         )
+    private = book.written_in(canonical_json(arguments)) if tool.agent else []
     arguments, problem = _revealed(arguments, tool, book)
     if problem:
         kept = cast("dict[str, JSON]", arguments) if isinstance(arguments, dict) else {}
         return ToolCall(id=raw.id, name=name, arguments=kept, problem=problem)
-    return ToolCall(id=raw.id, name=name, arguments=arguments, ask=await must_ask(arguments, tool, spec, agent, run))
+    ask = await must_ask(arguments, tool, spec, agent, run)
+    return ToolCall(id=raw.id, name=name, arguments=arguments, ask=ask, private=private)
 
 
 def _revealed(written: JSON, tool: ToolSpec, book: Book) -> tuple[JSON, Problem | None]:

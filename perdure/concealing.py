@@ -134,6 +134,7 @@ class Book:
 
     def read(self, entries: Sequence[Entry]) -> list[Entry]:
         """Return a conversation as the model is shown it. Afterwards, the book knows all handles of it."""
+        self.is_open = self.is_open or any(map(_has_private, entries))
         return [self._read(entry) for entry in entries] if self.is_open else list(entries)
 
     def _read(self, entry: Entry) -> Entry:
@@ -156,6 +157,8 @@ class Book:
                     yield from found(call.arguments, self._arguments.get(call.name, {}))
             case ToolMessage(result=ToolResult() as result) | UserMessage(result=ToolResult() as result):
                 yield from self._of_result(result)
+            case UserMessage(private=private):
+                yield from private
             case _:
                 pass
 
@@ -173,9 +176,9 @@ class Book:
                 words = self.text(text.removesuffix(told)) + render_result(shown) if text.endswith(told) else text
                 return entry.model_copy(update={"content": self.text(words), "result": shown})
             case UserMessage(content=content):
-                return entry.model_copy(update={"content": self._content(content)})
+                return entry.model_copy(update={"content": self._content(content), "private": []})
             case AssistantMessage(text=text, calls=calls):
-                changed = {"text": self.text(text), "calls": [self._call(call) for call in calls]}
+                changed = {"text": self.text(text), "calls": [self._call(call) for call in calls], "private": []}
                 return entry.model_copy(update=changed)
             case ToolMessage(result=result):
                 return entry.model_copy(update={"result": self.result(result)})
@@ -229,7 +232,7 @@ class Book:
 
     def _call(self, call: ToolCall) -> ToolCall:
         arguments = self.json(call.arguments, self._arguments.get(call.name, {}))
-        return call.model_copy(update={"arguments": arguments})
+        return call.model_copy(update={"arguments": arguments, "private": []})
 
     def result(self, result: ToolResult) -> ToolResult:
         """Return a result as the model is shown it."""
@@ -271,6 +274,11 @@ class Book:
         """Return what a model has written, with the values of the handles in it."""
         return self.handles.reveal(text)
 
+    def written_in(self, text: str) -> list[Private]:
+        """Return what a model has written handles of in a text: whoever shows it to another model hides it likewise."""
+        found = self.handles.written_in(text).items()
+        return [Private(kind=handle[1:].rpartition("-")[0], value=value) for handle, value in found]
+
     def arguments(self, written: JSON) -> JSON:
         """Return what a model has written as JSON, with the values of the handles in it.
 
@@ -278,6 +286,15 @@ class Book:
             LookupError: If there is no value of one of them; says so in one sentence.
         """
         return self.handles.reveal_json(written)
+
+
+def _has_private(entry: Entry) -> bool:
+    """Return whether an entry comes from a run that conceals, or went to one: then this one conceals as well."""
+    match entry:
+        case UserMessage(private=[_, *_]) | ToolMessage(result=ToolResult(private=[_, *_])):
+            return True
+        case _:
+            return False
 
 
 def _parsed(result: ToolResult) -> JSON:

@@ -44,6 +44,7 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
         max_history_events=parent.max_history_events,
         indexed=parent.indexed,
         notify=[occasion for occasion in parent.notify if occasion == "waiting"],
+        private=call.call.private,
     )
 
 
@@ -97,13 +98,14 @@ def _told(call: CallState, child: str, result: RunResult, limit: int) -> ToolRes
     text, note = as_text(result.text)
     shown, _ = preview(text, limit)
     size = len(text.encode()) if len(shown) < len(text) else None
+    private = result.private or None
     if result.status == "completed":
         told = outcomes.result_of(call, "ok", content=shown)
         remark = " ".join(one for one in (note, short(result.reason or "")) if one)
-        return told.model_copy(update={"size": size, "note": remark or None})
+        return told.model_copy(update={"size": size, "note": remark or None, "private": private})
     unknown = sum(one.status == "in_doubt" for one in result.calls)
     doubt = f" Of {unknown} of its calls nobody knows whether they were done." if unknown else ""
     message = f"Run {child} ended as {result.status}: {short(result.reason or 'no reason was given')}{doubt}"
     advice = "What it has done stays done. Go on with what it has found, or ask for what is missing."
     given = outcomes.result_of(call, "error", message, error_type=result.failure or result.status, suggestion=advice)
-    return given.model_copy(update={"note": f"It has said so far: {shown}"}) if shown else given
+    return given.model_copy(update={"note": f"It has said so far: {shown}", "private": private}) if shown else given

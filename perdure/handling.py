@@ -92,6 +92,11 @@ class Handles:
         """Return `text` with values in place of handles; what is no handle of these stays."""
         return _WRITTEN.sub(lambda one: _text(self._values.get(f"‹{one[1]}›", one[0])), text) if self._values else text
 
+    def written_in(self, text: str) -> dict[str, JSON]:
+        """Return the values of the handles in a text, by their handles."""
+        handles = (f"‹{one}›" for one in _WRITTEN.findall(text))
+        return {handle: self._values[handle] for handle in handles if handle in self._values}
+
     def reveal_json(self, written: JSON) -> JSON:
         """Return a JSON value with values in place of handles: of their own type where nothing is beside them.
 

@@ -138,6 +138,13 @@ class Problem(Data):
     suggestion: str | None = None
 
 
+class Private(Data):
+    """A value that the model is shown a handle of; `kind` is that of its field, such as `phone`."""
+
+    kind: str
+    value: JSON
+
+
 class ToolCall(Data):
     """One call that a model asked for, already parsed, validated and judged.
 
@@ -147,6 +154,7 @@ class ToolCall(Data):
         arguments: Parsed arguments; `{}` where they could not be parsed (see `problem`).
         problem: Set if the call can't be executed.
         ask: Set if a person has to approve it: the reason shown to them.
+        private: Of a call of another agent, what the model has written handles of: that one is shown them likewise.
     """
 
     id: str
@@ -154,13 +162,7 @@ class ToolCall(Data):
     arguments: dict[str, JSON] = Field(default_factory=dict)
     problem: Problem | None = None
     ask: str | None = None
-
-
-class Private(Data):
-    """A value that the model is shown a handle of; `kind` is that of its field, such as `phone`."""
-
-    kind: str
-    value: JSON
+    private: list[Private] = Field(default_factory=list[Private])
 
 
 ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped", "staged", "waiting"]
@@ -215,6 +217,7 @@ class UserMessage(Data):
         result: The result that the runtime tells of, of a call whose place in the transcript says that it waits.
         facts: Ids of the remembered facts that the runtime tells.
         refs: Blobs of the store that the content names as handles. Only in what a model is shown.
+        private: What of it the model is shown handles of, as the run did that has written it.
     """
 
     role: Literal["user"]
@@ -223,6 +226,7 @@ class UserMessage(Data):
     result: ToolResult | None = None
     facts: list[str] = Field(default_factory=list)
     refs: list[str] = Field(default_factory=list[str])
+    private: list[Private] = Field(default_factory=list[Private])
 
 
 class AssistantMessage(Data):
@@ -235,6 +239,7 @@ class AssistantMessage(Data):
             `[{"reasoning_content": "…"}]` from Chat Completions servers.
         provider: Which adapter wrote `reasoning` (`openai`, `openai-responses` …): it is carried back only
             to the same one.
+        private: What it has written handles of in its text.
     """
 
     role: Literal["assistant"]
@@ -242,6 +247,7 @@ class AssistantMessage(Data):
     calls: list[ToolCall] = Field(default_factory=list[ToolCall])
     reasoning: list[dict[str, JSON]] = Field(default_factory=list[dict[str, JSON]])
     provider: str = ""
+    private: list[Private] = Field(default_factory=list[Private])
 
 
 class ToolMessage(Data):
@@ -444,6 +450,7 @@ class RunResult(Data):
             handle's `result()` reads them, and leaves it None.
         undone: What was to be undone at the end, in that order, and whether it was; see `Agent(compensate_on=…)`.
         variables: As the run left them; see `Agent(variables=…)`.
+        private: What of `text` the model has written handles of, for the run that has called this one.
     """
 
     run_id: str
@@ -459,3 +466,4 @@ class RunResult(Data):
     undone: list[Undone] = Field(default_factory=list[Undone])
     before: Segment | None = None
     variables: dict[str, JSON] = Field(default_factory=dict)
+    private: list[Private] = Field(default_factory=list[Private])

@@ -6,7 +6,17 @@ import json
 from datetime import datetime, timedelta
 
 from perdure import budgets, concealing, loops, undoing, variables
-from perdure.messages import JSON, CallRecord, ResultStatus, RunResult, ToolMessage, ToolResult, UserMessage
+from perdure.messages import (
+    JSON,
+    AssistantMessage,
+    CallRecord,
+    Private,
+    ResultStatus,
+    RunResult,
+    ToolMessage,
+    ToolResult,
+    UserMessage,
+)
 from perdure.reports import ProbeReport, ToolReport, Unshaped
 from perdure.results import render_result, short
 from perdure.state import CallState, CallStatus, Doubt, Outcome, RunState
@@ -293,4 +303,11 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         undone=undoing.undone(state),
         variables=variables.current(state),
         before=state.before if state.before and state.before.records else None,
+        private=_private(state) if state.borrowing.parent else [],
     )
+
+
+def _private(state: RunState) -> list[Private]:
+    """Return what of the answer its model has written handles of."""
+    replies = (entry for entry in reversed(state.messages) if isinstance(entry, AssistantMessage))
+    return next((reply.private for reply in replies if reply.text == state.text), list[Private]())

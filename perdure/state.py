@@ -415,7 +415,7 @@ def begin(
     before: Segment | None = rest.get("before")
     start = before.length if before else 0
     rules: dict[str, Any] = {"limits": limits or spec.limits, "execution": execution, "start": start, **rest}
-    first = UserMessage(role="user", content=content)
+    first = UserMessage(role="user", content=content, private=rules.pop("private", []))
     return RunState(run_id=run_id, spec=spec, messages=[first], borrowing=Borrowing(parent=parent), **rules)
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from perdure.budgets import Allowance
 from perdure.decisions import Saying
 from perdure.memory import Circle, Learnt
-from perdure.messages import JSON, Content, Data, Entry, Segment, content_hash
+from perdure.messages import JSON, Content, Data, Entry, Private, Segment, content_hash
 from perdure.notices import Notice, Occasion
 from perdure.policies import AgentSpec, Effect, Limits, Shaping
 from perdure.sensitive import Vaulted
@@ -94,6 +94,7 @@ class RunRequest(Data):
         caller: The call of `parent` that it is.
         indexed: The namespace has all search attributes, also those that a run can do without.
         notify: Of what people are told; workers say how.
+        private: What of `input` the model is shown handles of, as that of the run that has called this one is.
     """
 
     input: Content = ""
@@ -118,6 +119,7 @@ class RunRequest(Data):
     caller: Caller | None = None
     indexed: bool = False
     notify: list[Occasion] = Field(default_factory=list[Occasion])
+    private: list[Private] = Field(default_factory=list[Private])
 
 
 def packed_state(state: RunState) -> str:
@@ -145,7 +147,7 @@ def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
     return carried
 
 
-_GIVEN = ("shape", "before", "variables", "session", "queued", "user", "tenant", "secrets")
+_GIVEN = ("private", "shape", "before", "variables", "session", "queued", "user", "tenant", "secrets")
 """What a request says of a new run's state in the state's own words."""
 
 

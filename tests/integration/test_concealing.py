@@ -172,3 +172,47 @@ async def test_an_agent_that_does_not_conceal_shows_what_it_always_did(stage: An
     done = await stage.run([asking("find"), "Found."], [find], task=Task(input="Find."))
     assert PHONES[0] in sent(stage.model.requests)
     assert done.results[0].private is None
+
+
+async def test_an_agent_that_is_called_is_shown_handles_as_well_and_so_is_its_caller_of_what_it_says(
+    stage: Any,
+) -> None:
+    called.clear()
+    below = stage.agent(
+        [asking("text", phone="‹phone-1›", words="Hi"), asking("find", count=3), "Try ‹phone-3›."],
+        [find, text],
+        name="below",
+        conceal=True,
+    )
+    lower = stage.model
+    above = stage.agent(
+        [
+            asking("find"),
+            asking("below", task="Text ‹name-1› at ‹phone-1›."),
+            asking("text", phone="‹phone-2›", words="Me"),
+            "It was ‹phone-2›.",
+        ],
+        [find, text, below.as_tool("Texts people.")],
+        name="above",
+        conceal=True,
+    )
+    await stage.serve(above)
+    done = await stage.end(await stage.start_again(above))
+    assert called == [(PHONES[0], "Hi"), (PHONES[2], "Me")]
+    assert done.result.text == f"It was {PHONES[2]}."
+    assert hits([*stage.model.requests, *lower.requests]) == []
+
+
+async def test_an_agent_that_conceals_nothing_hides_what_its_caller_hides(stage: Any) -> None:
+    below = stage.agent(["Told ‹name-1›."], name="below")
+    lower = stage.model
+    above = stage.agent(
+        [asking("find"), asking("below", task="Tell ‹name-1›."), "Done."],
+        [find, below.as_tool("Tells people.")],
+        name="above",
+        conceal=True,
+    )
+    await stage.serve(above)
+    done = await stage.end(await stage.start_again(above))
+    assert done.results[1].content == f"Told {NAME}."
+    assert hits([*stage.model.requests, *lower.requests]) == []
