@@ -1,5 +1,6 @@
 """What the tests of the command line share: the real commands as processes, and agents for them to run."""
 
+import atexit
 import json
 import os
 import pty
@@ -10,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.settings import Settings
+from tests.acceptance.forks import Commands
 from tests.conftest import environment
 
 PATIENCE = 60
@@ -153,6 +156,14 @@ SCRIPTS: dict[str, Any] = {
 }
 
 
+@cache
+def commands() -> Commands:
+    """Return what runs commands, once for all tests of a process."""
+    started = Commands()
+    atexit.register(started.close)
+    return started
+
+
 class Cli:
     """The command line, in one folder with one engine."""
 
@@ -164,14 +175,7 @@ class Cli:
         self, *words: str, code: int | None = 0, stdin: str = "", **env: str
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; it has to exit with `code`, and never to show a traceback."""
-        done = subprocess.run(
-            [sys.executable, "-m", "perdure.starter", *words],
-            **self._options(env),
-            input=stdin,
-            capture_output=True,
-            check=False,
-            timeout=PATIENCE,
-        )
+        done = commands().run(words, self.folder, {**self.env, **env}, stdin, PATIENCE)
         assert "Traceback" not in done.stderr + done.stdout, done.stderr
         assert code is None or done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
