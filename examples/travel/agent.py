@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import httpx2
 from pydantic import Field
 
-from perdure import Agent, Done, NotDone, ToolContext, ToolError, Unknown, tool
+from perdure import Agent, Done, NotDone, Sensitive, ToolContext, ToolError, Unknown, tool
 
 # -- talking to the booking service ------------------------------------------------------------------------
 
@@ -59,6 +59,7 @@ def only(names: str, found: dict[str, Any]) -> dict[str, Any]:
 FLIGHT = "id flight_number airline departure arrival origin_airport destination_airport price_cny seats"
 HOTEL = "id name area distance_km stars rating breakfast price_cny_per_night price_cny_total"
 Nights = Annotated[int, Field(ge=1, le=30)]
+FullName = Annotated[str, Sensitive("name")]
 
 
 @tool(effect="read")
@@ -135,7 +136,7 @@ async def hotel_unbooked(ctx: ToolContext, booked: dict[str, Any], **_: Any) -> 
     compensate=flight_unbooked,
     fields=FLIGHT_BOOKING,
 )
-async def flight_book(ctx: ToolContext, flight_id: str, passenger: str) -> dict[str, Any]:
+async def flight_book(ctx: ToolContext, flight_id: str, passenger: FullName) -> dict[str, Any]:
     """Book a seat on a flight.
 
     Args:
@@ -149,7 +150,9 @@ async def flight_book(ctx: ToolContext, flight_id: str, passenger: str) -> dict[
 # The hotels' side knows a request by its key, so this one may be repeated until there is an answer.
 # No `not_done` here: that a second try can't connect says nothing of the first.
 @tool(effect="idempotent", approval="always", compensate=hotel_unbooked, fields=HOTEL_BOOKING)
-async def hotel_book(ctx: ToolContext, hotel_id: str, check_in: date, nights: Nights, guest: str) -> dict[str, Any]:
+async def hotel_book(
+    ctx: ToolContext, hotel_id: str, check_in: date, nights: Nights, guest: FullName
+) -> dict[str, Any]:
     """Book a hotel room.
 
     Args:
