@@ -174,7 +174,10 @@ class Sessions:
     async def _own(self, name: str, before: Segment | None, until: Segment | None, entries: Sequence[Entry]) -> None:
         """Keep for the session what its run has put away, back to `until`, and the results that were cut."""
         refs = set(refs_of(entries))
-        unknown = (lambda piece: piece.ref != until.ref) if until else (lambda _: True)
+
+        def unknown(piece: Segment) -> bool:
+            return until is None or piece.ref != until.ref
+
         async for segment, body in pieces(before, partial(segments.read, self._store), unknown):
             refs |= {segment.ref, *refs_of(body.entries)}
         await segments.own_there(self._store, refs, session_owner(self._temporal.namespace, name))

@@ -85,9 +85,13 @@ def kinds(state: RunState) -> list[Kind]:
     Also where it goes on meanwhile, with other calls or another turn of the model; and what runs wait for that are
     calls of it.
     """
-    own: list[Kind] = ["budget" if request.wants == "more" else request.wants for request in requests(state)]
-    below = [_BELOW[call.waits] for call in state.open_calls if call.waits in _BELOW]
-    return list(dict.fromkeys([*own, *below]))
+    found: dict[Kind, None] = {}
+    for request in requests(state):
+        found["budget" if request.wants == "more" else request.wants] = None
+    for call in state.open_calls:
+        if call.waits in _BELOW:
+            found[_BELOW[call.waits]] = None
+    return list(found)
 
 
 _BELOW: dict[OpenStatus, Kind] = {

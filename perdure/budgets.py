@@ -169,8 +169,12 @@ def near(state: RunState) -> dict[LimitName, float]:
         "usd": (float(used.usd), None if limits.usd is None else float(limits.usd)),
         "wall_time": (state.ran.total_seconds(), limits.wall_time.total_seconds() if limits.wall_time else None),
     }
-    shares = {name: each / most if most else 1.0 for name, (each, most) in spent.items() if most is not None}
-    return {name: round(share, 4) for name, share in shares.items() if share >= NEAR}
+    found: dict[LimitName, float] = {}
+    for name, (each, most) in spent.items():
+        share = 0.0 if most is None else each / most if most else 1.0
+        if share >= NEAR:
+            found[name] = round(share, 4)
+    return found
 
 
 def in_words(limits: Limits, name: LimitName) -> str:

@@ -54,7 +54,7 @@ class Spent(Data):
         last = before[-1] if before else None
         like = last and (last.model, last.status, last.why) == (self.model, self.status, self.why)
         few = len(before) < _ONE_BY_ONE and self.why != "rate_limited"
-        if last is None or not like or few or {last.usage, self.usage} != {Usage()}:
+        if last is None or not like or few or not last.usage == self.usage == Usage():
             return [*before, self]
         ended = self.at + self.took if self.at and self.took else None
         changes = {"times": last.times + self.times, "took": ended - last.at if ended and last.at else None}

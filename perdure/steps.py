@@ -240,6 +240,7 @@ _FOR_PEOPLE: dict[CallStatus, OpenStatus] = {
     CallStatus.ASKING: "waiting_approval",
     CallStatus.QUESTION: "waiting_input",
 }
+_FIRST: tuple[OpenStatus, ...] = (*_FOR_PEOPLE.values(), "paused")
 
 
 def open_status(state: RunState) -> OpenStatus:
@@ -250,4 +251,7 @@ def open_status(state: RunState) -> OpenStatus:
     if _model_is_busy(state):
         return "running"
     waits = {_FOR_PEOPLE.get(call.status, call.waits) for call in state.open_calls}
-    return next((status for status in (*_FOR_PEOPLE.values(), "paused") if status in waits), "running")
+    for status in _FIRST:
+        if status in waits:
+            return status
+    return "running"

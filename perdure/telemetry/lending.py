@@ -24,10 +24,10 @@ class Lending(People):
         super()._forget()
         self._requests = {}
 
-    async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
+    async def _on_signal(self, attributes: Any, event: HistoryEvent) -> None:
         name = attributes.signal_name
         if name not in (LEASE, GRANTED):
-            await super()._on_signal(attributes, _)
+            await super()._on_signal(attributes, event)
             return
         try:
             values = await self._converter.decode(list(attributes.input.payloads))

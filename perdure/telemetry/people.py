@@ -34,7 +34,8 @@ class People(Telling):
         """Forget what only counts in one execution."""
         self._updates, self._edits, self._edits_so_far, self._timers, self._early = {}, {}, 0, {}, []
 
-    async def _on_signal(self, attributes: Any, _: HistoryEvent) -> None:
+    async def _on_signal(self, attributes: Any, event: HistoryEvent) -> None:
+        del event
         payloads, name, self._sender = list(attributes.input.payloads), attributes.signal_name, attributes.identity
         values: list[RawValue] = await self._converter.decode(payloads, [RawValue] * len(payloads))
         wanted = control.read_signal(name, [value.payload.data for value in values])
@@ -165,7 +166,8 @@ class People(Telling):
             if call.status is CallStatus.ASKING and rules.remind_every and not expires:
                 self._tell(ev.ApprovalReminder, type="approval_reminder", call=call.position, name=call.call.name)
 
-    async def _on_properties_modified(self, attributes: Any, _: HistoryEvent) -> None:
+    async def _on_properties_modified(self, attributes: Any, event: HistoryEvent) -> None:
+        del event
         fields = attributes.upserted_memo.fields
         if control.SHORT in fields:
             control.run_short(self._require(), await self._decode([fields[control.SHORT]], str))

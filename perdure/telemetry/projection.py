@@ -244,9 +244,9 @@ class Projection(Delegating):
 
     # -- activities ----------------------------------------------------------------------------------------
 
-    async def _on_properties_modified(self, attributes: Any, _: HistoryEvent) -> None:
+    async def _on_properties_modified(self, attributes: Any, event: HistoryEvent) -> None:
         """Take that the run was cut off and undoes what it did: what was being looked up is looked up anew."""
-        await super()._on_properties_modified(attributes, _)
+        await super()._on_properties_modified(attributes, event)
         if payload := attributes.upserted_memo.fields.get(undoing.ENDING):
             outcomes.begin_undoing(self._require(), await self._decode([payload], Outcome))
             self.pending = {key: one for key, one in self.pending.items() if one.kind != PROBE}

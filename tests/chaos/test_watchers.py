@@ -70,13 +70,14 @@ async def break_it(world, first, coming_and_going):
     """Kill the worker while it streams, while it executes a tool, and while it streams again, twice."""
     points = ("model 1 after", "read before", "model 2 after", "model 2 after")
     held = [world.stage.arm(RUN, point) for point in points]
-    for point, streaming in zip(held, ((1, 1), None, (2, 1), (2, 2)), strict=True):
+    texts: list[tuple[int, int] | None] = [(1, 1), None, (2, 1), (2, 2)]
+    for point, streaming in zip(held, texts, strict=True):
         worker = world.worker()
         await point.reached
-        if streaming:
+        if streaming is not None:
             await first.until_text(*streaming)
         if streaming == (1, 1):
-            await coming_and_going.until_text(*streaming)
+            await coming_and_going.until_text(1, 1)
             await coming_and_going.leave()
         if streaming == (2, 1):
             coming_and_going.attach()

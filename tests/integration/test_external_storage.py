@@ -183,6 +183,9 @@ def away(monkeypatch, stage_settings):
                 raise ConnectionFailed("The store is away.")
             return getattr(self._store, name)
 
+        async def aclose(self):
+            await self._store.aclose()
+
     monkeypatch.setattr(worker, "opened", lambda _: aclosing(Away()))
     return gone
 

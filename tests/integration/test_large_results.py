@@ -158,6 +158,9 @@ class Away:
             raise ConnectionFailed("The store is away.")
         return await self._store.put(data, owner)
 
+    async def aclose(self):
+        await self._store.aclose()
+
     def __getattr__(self, name):
         return getattr(self._store, name)
 

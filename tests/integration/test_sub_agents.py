@@ -1,15 +1,17 @@
 """Agents as tools of others: each call is a run of its own, on its caller's budget, and ends with it."""
 
 import asyncio
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from perdure import Agent, Limits, tool
 from perdure.asking import kinds
 from perdure.errors import AgentError, ToolDefinitionError
 from perdure.policies import Approval
 
-ROOMY = {"input_tokens": None, "output_tokens": None}
+ROOMY: dict[str, Any] = {"input_tokens": None, "output_tokens": None}
 
 
 def asking(*tasks, name="scout"):
@@ -227,7 +229,7 @@ async def test_secrets_of_a_run_are_its_sub_agents_too(stage):
     again = [asking("one", name="opener"), asking("two", name="opener"), "done"]
     top = stage.agent(again, [opener.as_tool("Opens.")], name="guide")
     await stage.serve(top)
-    done = await stage.end(await stage.start_again(top, Task(input="go", secrets={"pin": "1234"})))
+    done = await stage.end(await stage.start_again(top, Task(input="go", secrets={"pin": SecretStr("1234")})))
     assert (done.result.text, seen) == ("done", ["1234", "1234"])
 
 

@@ -135,7 +135,9 @@ def test_a_model_has_to_be_named_with_its_provider(model: str) -> None:
 
 
 def test_what_was_set_for_the_first_model_does_not_hold_for_another() -> None:
-    own = ModelSettings(price=Price(input=1, output=2), base_url="http://a/v1", api_key_env="KEY", temperature=0.5)
+    own = ModelSettings(
+        price=Price(input=Decimal(1), output=Decimal(2)), base_url="http://a/v1", api_key_env="KEY", temperature=0.5
+    )
     spec = SPEC.model_copy(update={"settings": own})
     assert changed(spec, None, None) == changed(spec, "openai:one", None) == spec
     sibling = changed(spec, "openai:two", None)
