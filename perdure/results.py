@@ -28,7 +28,7 @@ _LONGEST_MESSAGE = 2_000
 
 def short(text: object) -> str:
     """Return `text` clean and at most 2,000 characters long."""
-    said = clean(str(text))
+    said = clean(str(text)[: _LONGEST_MESSAGE + 1])
     return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]}…"
 
 

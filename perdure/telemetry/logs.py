@@ -13,6 +13,9 @@ import traceback
 from typing import Any
 
 _OURS = ("perdure", "temporalio")
+_LONGEST = 20_000
+"""Characters that are logged of one text: to look through more would hold up whatever else the process does."""
+_LONGEST_WORD = 200
 FAILURE = "failure"
 """Attribute of a record that was made for an exception: its type and words, in one line."""
 
@@ -45,15 +48,23 @@ def redacted(record: logging.LogRecord) -> logging.LogRecord:
         text = record.getMessage()
     except Exception:  # noqa: BLE001 - the words do not fit what they tell of: that is told without it
         text = str(record.msg)
-    record.msg, record.args = redactor.text(text), None
+    record.msg, record.args = redactor.text(bounded(text)), None
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        setattr(record, FAILURE, redactor.text(_words(error)))
-        record.exc_text = redactor.text("".join(traceback.format_exception(error)).rstrip("\n"))
+        setattr(record, FAILURE, redactor.text(bounded(_words(error))))
+        record.exc_text = redactor.text(bounded("".join(traceback.format_exception(error)).rstrip("\n")))
         record.exc_info = None
     if record.stack_info:
-        record.stack_info = redactor.text(record.stack_info)
+        record.stack_info = redactor.text(bounded(record.stack_info))
     return record
+
+
+def bounded(text: str) -> str:
+    """Return a text, or the beginning and the end of one that is too long, without words that were cut in two."""
+    if len(text) <= _LONGEST:
+        return text
+    first, last, word = text[: _LONGEST // 2], text[-_LONGEST // 2 :], _LONGEST_WORD
+    return f"{first[:-word]}{first[-word:].rpartition(' ')[0]} … {last[:word].partition(' ')[2]}{last[word:]}"
 
 
 def _words(error: BaseException) -> str:

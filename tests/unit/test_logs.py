@@ -167,3 +167,18 @@ def test_detectors_of_ones_own_are_named_in_the_settings(tmp_path: Path, monkeyp
 def test_what_is_no_detector_is_refused(reference, why):
     with pytest.raises(PerdureError, match=re.escape(why)):
         hooks.load(reference)
+
+
+def test_of_a_text_without_end_the_beginning_and_the_end_are_logged_and_no_word_is_cut_in_two(said):
+    log = logging.getLogger("perdure.worker")
+    for before in range(20):
+        log.error("%s %s", "x" * before, f"{PHONE} " * 200_000)
+    try:
+        raise ValueError("字" * 3_000_000)
+    except ValueError:
+        log.exception("failed")
+    lines = said.getvalue().splitlines()
+    assert max(map(len, lines)) < 25_000
+    assert {line.split()[-1] for line in lines[:20]} == {SHOWN}
+    assert not re.search(r"1381234|2341234", said.getvalue())
+    assert "ValueError" in said.getvalue()
