@@ -8,6 +8,7 @@ import urllib.request
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -113,7 +114,8 @@ def fetch(address):
 def test_a_worker_says_how_it_fares_and_what_it_has_done(cli):
     with cli.process("worker", "agents.py", "--json", "--metrics-port", "0") as worker:
         address = json.loads(worker.stdout.readline())["metrics"]
-        cli("run", "agents.py:talker", "go", "--id", "counted")
+        run_id = f"counted-{uuid4().hex}"
+        cli("run", "agents.py:talker", "go", "--id", run_id)
         assert fetch(f"{address}/healthz") == (200, "ok\n")
         assert fetch(f"{address}/readyz") == (200, "ok\n")
         assert fetch(f"{address}/nothing")[0] == 404
@@ -129,7 +131,7 @@ def test_a_worker_says_how_it_fares_and_what_it_has_done(cli):
             assert name in text, name
         (asked,) = re.findall(r"gen_ai_client_operation_duration_seconds_count\{[^}]*\} (\S+)", text)
         assert float(asked) == 2
-        assert "counted" not in text
+        assert run_id not in text
 
 
 def test_a_port_that_is_taken_is_said_in_one_sentence(cli):

@@ -173,10 +173,7 @@ def test_of_a_text_without_end_the_beginning_and_the_end_are_logged_and_no_word_
     log = logging.getLogger("perdure.worker")
     for before in range(20):
         log.error("%s %s", "x" * before, f"{PHONE} " * 200_000)
-    try:
-        raise ValueError("字" * 3_000_000)
-    except ValueError:
-        log.exception("failed")
+    log.error("failed", exc_info=ValueError("字" * 3_000_000))
     lines = said.getvalue().splitlines()
     assert max(map(len, lines)) < 25_000
     assert {line.split()[-1] for line in lines[:20]} == {SHOWN}
