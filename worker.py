@@ -183,6 +183,7 @@ async def _tidy(settings: Settings) -> None:
 async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
     """Do what the worker does besides, while the block runs, and for a moment more."""
     tasks = [asyncio.create_task(work) for work in works]
+    await asyncio.wait(tasks[:1], timeout=1)  # whoever is told that agents are served here finds them by their names
     try:
         yield
     finally:
