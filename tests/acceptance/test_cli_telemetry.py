@@ -62,6 +62,15 @@ async def sign_of_life(client, run_id, kind):
         await asyncio.sleep(0.05)  # the engine can only be asked
 
 
+async def asked(server, times):
+    """Wait until a model server has had so many requests."""
+    while True:
+        with urllib.request.urlopen(f"{server.base_url}/requests") as answer:
+            if len(json.loads(answer.read())) >= times:
+                return
+        await asyncio.sleep(0.05)  # the server can only be asked
+
+
 @pytest.mark.timeout(240)
 async def test_a_run_whose_workers_were_killed_is_one_tree_with_a_span_for_each_attempt(cli, engine):
     with Endpoint.open() as endpoint, ModelServerProcess(SCRIPT) as server:
@@ -73,13 +82,14 @@ async def test_a_run_whose_workers_were_killed_is_one_tree_with_a_span_for_each_
                 if not kills:
                     cli("run", "survivor.py", "go", "--id", run_id, "--detach", PERDURE_HEARTBEAT_TIMEOUT="2")
                 await asyncio.wait_for(sign_of_life(client, run_id, kind), 60)
+                await asyncio.wait_for(asked(server, len(kills) + 1), 60)
                 kills.append(datetime.now(UTC))
         with cli.process("worker", "survivor.py", "--json", **env) as worker:
             worker.stdout.readline()
             assert "completed" in cli("watch", run_id).stdout
             spans = await asyncio.to_thread(endpoint.of_run, run_id)
         with urllib.request.urlopen(f"{server.base_url}/requests") as answer:
-            asked = len(json.loads(answer.read()))
+            requests = len(json.loads(answer.read()))
 
     chats = [span for span in spans if span.name == "chat tiny"]
     calls = [span for span in spans if span.name == "execute_tool dawdle"]
@@ -88,7 +98,7 @@ async def test_a_run_whose_workers_were_killed_is_one_tree_with_a_span_for_each_
     assert {span.parent for span in spans} == {"", root.span}
     assert len({span.trace for span in spans}) == 1
     assert len({span.span for span in spans}) == len(spans) == 1 + len(chats) + len(calls)
-    assert len(chats) == asked == 3
+    assert len(chats) == requests == 3
     assert len(calls) == len((cli.folder / "begun").read_text()) == 2
     assert {span.service for span in spans} == {"travel-desk"}
     lost = [span for span in spans if span.attributes.get("error.type") == "worker_lost"]
