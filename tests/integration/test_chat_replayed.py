@@ -99,7 +99,11 @@ def told(messages: Sequence[Message]) -> list[Message]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("names", [("9.3",), ("3.0", "10.0", "13.0")], ids=["one of thirty turns", "three in a row"])
+@pytest.mark.parametrize(
+    "names",
+    [("9.3",), pytest.param(("3.0", "10.0", "13.0"), marks=pytest.mark.long)],
+    ids=["one of thirty turns", "three in a row"],
+)
 async def test_a_chat_of_thirty_turns_keeps_its_variables_and_stays_under_a_window_of_16k(
     stage: Any, names: tuple[str, ...]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,9 +194,10 @@ async def test_what_a_run_has_put_away_that_was_never_archived_goes_after_a_whil
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are looked for as soon as they have ended."""
+def at_once(monkeypatch: pytest.MonkeyPatch, kept: Any) -> None:
+    """Runs are looked for as soon as they have ended, and only those of the test: others left theirs on this server."""
     monkeypatch.setattr(retention, "_SETTLED", NOW)
+    monkeypatch.setattr(retention, "missing", partial(retention.missing, task_queue=kept.queue))
 
 
 async def terminated(stage: Any) -> Any:
