@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TESTS ?= tests
 JOBS ?= 3
+CRASH_JOBS ?= 3
 
 .PHONY: help demo test check fmt chaos bench overhead history load docs ci clean
 .DEFAULT_GOAL := help
@@ -24,10 +25,10 @@ demo: $(VENV)/.engine ## A trip booked with approval while its worker is killed 
 	@$(BIN)/perdure demo $(if $(YES),--yes) $(ARGS)
 
 # A file's tests stay together: they share what it starts. Most wait more than they compute; those that break workers off
-# while many runs are at a point of their own want the machine for themselves.
+# while many runs are at a point of their own come when the others are done.
 test: $(VENV)/.test ## Run the tests: unit, integration, acceptance, each crash once
 	@$(BIN)/python -m pytest $(TESTS) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(if $(filter tests,$(TESTS)),--ignore tests/chaos) $(ARGS)
-	@$(if $(filter tests,$(TESTS)),$(BIN)/python -m pytest tests/chaos $(ARGS))
+	@$(if $(filter tests,$(TESTS)),$(BIN)/python -m pytest tests/chaos -n $(CRASH_JOBS) --dist loadfile --no-loadscope-reorder $(ARGS))
 
 check: $(VENV)/.dev ## Lint, formatting, types and the unit tests
 	$(BIN)/ruff check .
