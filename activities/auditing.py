@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.activities.afterwards import Copy, Kept
-from perdure.activities.stores import Audit
+from perdure.activities.stores.copied import Audit
 from perdure.audit import deeds
 
 

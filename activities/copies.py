@@ -8,7 +8,8 @@ from functools import partial
 from perdure.activities.afterwards import Copy, Kept
 from perdure.activities.auditing import audit_copy
 from perdure.activities.ledger import usage_copy
-from perdure.activities.stores import EventRow, Events, Store, segments
+from perdure.activities.stores import Store, segments
+from perdure.activities.stores.copied import EventRow, Events
 from perdure.events import Event
 from perdure.settings import Settings
 from perdure.telemetry import event_log, live

@@ -11,7 +11,8 @@ from perdure.activities.edge import Answer, Edge
 from perdure.activities.ends import until_ended
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.ledger import requests_of
-from perdure.activities.stores import Ledger, Memories
+from perdure.activities.stores import Memories
+from perdure.activities.stores.copied import Ledger
 from perdure.budgets import Allowance
 from perdure.concealing import book_of
 from perdure.learning import MOST_NOTES, Grounds, Picked, Said

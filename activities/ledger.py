@@ -11,7 +11,7 @@ from typing import Any
 from perdure.activities.afterwards import Copy, Kept
 from perdure.activities.prices import cost
 from perdure.activities.providers import address_of
-from perdure.activities.stores import Ledger
+from perdure.activities.stores.copied import Ledger
 from perdure.context import visible
 from perdure.messages import Compaction, Entry, Message, ToolMessage, Usage, UserMessage
 from perdure.models.dialect import BYTES_PER_TOKEN, instruction_bytes, message_bytes

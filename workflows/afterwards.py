@@ -14,7 +14,7 @@ from perdure import learning
 from perdure.reports import Remembered
 from perdure.state import RunState
 from perdure.wire import AFTERWARDS, AfterRun, NotifyInput, RunRequest, after_id
-from perdure.workflows import calls
+from perdure.workflows import later
 from perdure.workflows.noticing import start
 from perdure.workflows.remembering import remember
 
@@ -26,16 +26,16 @@ class AfterwardsWorkflow:
     @workflow.run
     async def run(self, request: AfterRun) -> Remembered | None:
         """Archive it and, where the run has ended, take it into its session and into memory; return what that cost."""
-        ended = [calls.end_turn(request)] if request.session and not request.goes_on else []
+        ended = [later.end_turn(request)] if request.session and not request.goes_on else []
         told = [_tell_of_end(request)] if request.notify and not request.goes_on else []
-        await asyncio.gather(calls.archive(request), *ended, *told)  # whoever is in the session waits for its part
+        await asyncio.gather(later.archive(request), *ended, *told)  # whoever is in the session waits for its part
         if request.goes_on or not request.remember:
             return None
         return await remember(request)
 
 
 async def _tell_of_end(request: AfterRun) -> None:
-    if notice := await calls.end_notice(request):
+    if notice := await later.end_notice(request):
         await start(NotifyInput(notice=notice, heartbeat=request.heartbeat))
 
 
@@ -65,7 +65,7 @@ class Follower:
 
 
 async def _start(after: AfterRun, id: str) -> None:
-    options: dict[str, Any] = {} if after.session else {"priority": calls.LAST}
+    options: dict[str, Any] = {} if after.session else {"priority": later.LAST}
     with contextlib.suppress(FailureError):  # it is there already
         child = await workflow.start_child_workflow(
             AFTERWARDS,

@@ -13,7 +13,7 @@ from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 from perdure.notices import Notice, nearing, wishes
 from perdure.state import RunState
 from perdure.wire import NOTIFY, NotifyInput, RunRequest, notice_id
-from perdure.workflows import calls
+from perdure.workflows import later
 
 
 @workflow.defn(name=NOTIFY)
@@ -23,7 +23,7 @@ class NotifyWorkflow:
     @workflow.run
     async def run(self, request: NotifyInput) -> None:
         """Deliver it."""
-        await calls.notify(request)
+        await later.notify(request)
 
 
 class Noticing:

@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError
 from perdure.failures import error_type, explain
 from perdure.reports import LearnReport, Remembered
 from perdure.wire import AfterRun, RememberInput
-from perdure.workflows import calls
+from perdure.workflows import later
 
 _PAUSES = (timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1), timedelta(hours=6))
 """Before a model that is down, or refuses this customer, is asked again."""
@@ -33,7 +33,7 @@ async def remember(request: AfterRun) -> Remembered:
         return Remembered(**told)
     keep = RememberInput(run_id=request.run_id, circle=learnt.circle, facts=learnt.facts, at=workflow.now())
     try:
-        return Remembered(facts=await calls.remember(keep), **told)
+        return Remembered(facts=await later.remember(keep), **told)
     except ActivityError as error:
         return Remembered(**told).model_copy(update={"problem": explain(error)})
 
@@ -41,7 +41,7 @@ async def remember(request: AfterRun) -> Remembered:
 async def _learn(request: AfterRun) -> LearnReport:
     for number, pause in enumerate((*_PAUSES, None), 1):
         try:
-            return await calls.learn(request, number)
+            return await later.learn(request, number)
         except ActivityError as error:
             if pause is None or error_type(error) in _HOPELESS:
                 return LearnReport(problem=explain(error))

@@ -19,7 +19,7 @@ _PAGE = 1_000
 
 
 class SQLAudit(Database):
-    """See `perdure.activities.stores.Audit`."""
+    """See `perdure.activities.stores.copied.Audit`."""
 
     @whole
     async def note(self, entries: Sequence[AuditEntry]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from perdure.activities.stores import EventRow
+from perdure.activities.stores.copied import EventRow
 from perdure.activities.stores.database import Database, whole
 from perdure.activities.stores.tables import EVENTS
 
@@ -18,7 +18,7 @@ _AT_ONCE = 50
 
 
 class SQLEvents(Database):
-    """See `perdure.activities.stores.Events`."""
+    """See `perdure.activities.stores.copied.Events`."""
 
     @whole
     async def keep_events(self, rows: Sequence[EventRow]) -> list[EventRow]:

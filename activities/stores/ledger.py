@@ -20,7 +20,7 @@ _AT_ONCE = 50
 
 
 class SQLLedger(Database):
-    """See `perdure.activities.stores.Ledger`."""
+    """See `perdure.activities.stores.copied.Ledger`."""
 
     @whole
     async def keep_usage(self, rows: Sequence[UsageRow]) -> None:

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from perdure.activities.stores import ArchivedRun, EventRow
+from perdure.activities.stores import ArchivedRun
+from perdure.activities.stores.copied import EventRow
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 

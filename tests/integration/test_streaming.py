@@ -16,7 +16,8 @@ import pytest
 from perdure import Agent, ModelSettings, ToolContext, tool
 from perdure.activities.afterwards import Kept
 from perdure.activities.copies import of_events
-from perdure.activities.stores import ArchivedRun, EventRow
+from perdure.activities.stores import ArchivedRun
+from perdure.activities.stores.copied import EventRow
 from perdure.client import RunHandle
 from perdure.drafts import Draft
 from perdure.events import Event, ModelFinished, TextDelta, ToolProgress, position_key
