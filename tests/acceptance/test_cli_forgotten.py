@@ -10,6 +10,8 @@ import pytest
 from tests.acceptance.conftest import PATIENCE, Cli, write_agents
 from tests.conftest import running_engine
 
+pytestmark = pytest.mark.long
+
 RUN = "letter"
 
 

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.acceptance.test_cli_runs import read_until
 
 SHORT = {"PERDURE_MAX_HISTORY_EVENTS": "40"}
@@ -28,6 +30,7 @@ def test_a_long_run_is_followed_approved_and_shown_as_one(served):
     assert [one["id"] for one in served.json("ls", "--agent", "marathon")].count("long") == 1
 
 
+@pytest.mark.long
 def test_a_long_run_is_watched_from_the_event_where_one_has_stopped(served):
     served("run", "agents.py:marathon", "Run.", "--id", "watched", "--no-wait", code=3, **SHORT)
     with served.process("watch", "watched", "--json") as watch:

@@ -81,6 +81,7 @@ def test_what_a_user_says_is_remembered_shown_and_told_in_the_next_run(concierge
     assert "Task     Book a flight." in concierge("show", "second").stdout
 
 
+@pytest.mark.long
 def test_a_worker_killed_while_it_remembers_leaves_the_fact_once(elsewhere):
     cli = elsewhere()
     (cli.folder / "patient.py").write_text(GATED)

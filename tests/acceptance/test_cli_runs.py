@@ -3,6 +3,8 @@
 import json
 import signal
 
+import pytest
+
 from tests.acceptance.conftest import HOSTILE
 
 
@@ -57,6 +59,7 @@ def test_a_file_with_several_agents_asks_which(served):
     assert "agents.py:clerk" in done.stderr
 
 
+@pytest.mark.long
 def test_an_agent_served_on_two_queues_is_not_guessed(served, elsewhere):
     other = elsewhere()
     with other.worker("agents.py"):
@@ -95,6 +98,7 @@ def test_a_detached_run_prints_its_id_alone_and_the_same_id_is_one_run(served):
     assert len(served.json("show", "twice")["calls"]) == 1
 
 
+@pytest.mark.long
 def test_a_run_that_no_worker_takes_says_so_and_goes_on_waiting(elsewhere):
     alone = elsewhere()
     with alone.process("run", "agents.py:hostile", "go") as run:

@@ -80,6 +80,7 @@ def test_person_sees_answer_timeline_tokens_and_counts(home, environment):
     assert "\x1b" not in done.stdout + done.stderr
 
 
+@pytest.mark.long
 async def test_real_model_books_what_it_wants_and_is_counted_by_what_it_did(home, environment):
     night = {"check_in": "2027-01-04", "nights": 2, "guest": "Zhang Wei"}
     stays = {"city": "Shanghai", "check_in": "2027-01-04", "nights": 2}
@@ -100,6 +101,7 @@ async def test_real_model_books_what_it_wants_and_is_counted_by_what_it_did(home
     assert left_over(home) == []
 
 
+@pytest.mark.long
 def test_person_who_denies_the_flight_gets_the_hotel_alone(home, environment):
     ours, theirs = pty.openpty()
     command = [*DEMO, "--home", str(home), "--json"]

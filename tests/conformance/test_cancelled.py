@@ -9,6 +9,7 @@ from perdure.activities.stores import open_store, run_owner
 RUN = run_owner("default", "r1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("turns", range(0, 40, 3))
 async def test_a_call_that_is_cancelled_goes_on_to_its_end(url, turns):
     store = open_store(url)
@@ -25,6 +26,7 @@ async def test_a_call_that_is_cancelled_goes_on_to_its_end(url, turns):
     await other.aclose()
 
 
+@pytest.mark.long
 async def test_many_cancelled_calls_leave_room_for_others(store):
     for _ in range(40):
         calls = [asyncio.create_task(store.put(b"hello", RUN)) for _ in range(5)]

@@ -127,6 +127,7 @@ async def test_workers_of_one_queue_announcing_at_once_leave_what_one_of_them_sa
     await asyncio.gather(*(s.aclose() for s in stores))
 
 
+@pytest.mark.long
 async def test_first_processes_starting_at_once_all_make_do_with_one_set_of_tables(url):
     processes = [
         subprocess.Popen(

@@ -114,6 +114,7 @@ async def test_whoever_is_patient_waits_until_it_is_back(outage, caplog):
     assert "the store is there again" in caplog.text
 
 
+@pytest.mark.long
 async def test_it_can_be_closed_while_it_is_away(outage):
     await outage.store.put(b"before", RUN)
     outage.begin()

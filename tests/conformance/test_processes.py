@@ -4,6 +4,8 @@ import asyncio
 import subprocess
 import sys
 
+import pytest
+
 from perdure.activities.stores import open_store, run_owner
 
 WRITE = """
@@ -43,6 +45,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.long
 async def test_what_each_of_several_processes_writes_is_all_there(url):
     writers = [
         subprocess.Popen(

@@ -88,6 +88,7 @@ async def test_an_older_store_is_upgraded_and_keeps_what_it_has(older):
     assert await within(older, schema.version) == schema.HEAD
 
 
+@pytest.mark.long
 async def test_processes_that_upgrade_it_at_once_all_succeed(older):
     processes = [
         subprocess.Popen(

@@ -89,6 +89,7 @@ async def test_a_first_look_that_comes_too_early_is_made_up_for(stage: Any, monk
     await asyncio.wait_for(temporal.get_workflow_handle(after_id(done.handle.id, execution[-12:])).result(), 60)
 
 
+@pytest.mark.long
 async def test_executions_that_the_engine_has_forgotten_come_from_the_archive(stage: Any) -> None:
     finished, (*later, second, first) = await continued(stage)
     assert later

@@ -93,6 +93,7 @@ def compactions(done):
     return [entry for entry in done.state.messages if isinstance(entry, Compaction)]
 
 
+@pytest.mark.long
 async def test_a_run_of_sixty_steps_stays_under_a_window_of_four_thousand_tokens(stage):
     model = Summing(LOOKS)
     done = await stage.run(model, [look, book], limits=ROOM, context=SMALL, task="Find it.")
@@ -141,6 +142,7 @@ async def test_what_was_booked_is_known_however_long_ago_it_was(stage):
     assert "book(" in last
 
 
+@pytest.mark.long
 async def test_a_model_that_fails_to_sum_up_costs_the_run_nothing_but_words(stage):
     model = Summing(LOOKS[:30], summary=NOT_THAT)
     done = await stage.run(model, [look], limits=ROOM, context=SMALL)
@@ -151,6 +153,7 @@ async def test_a_model_that_fails_to_sum_up_costs_the_run_nothing_but_words(stag
     assert "look" in compactions(done)[0].summary
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("finish", ["refusal", "filtered", "stop"])
 async def test_a_model_that_declines_to_sum_up_is_stood_in_for(stage, finish):
     model = Summing(LOOKS[:12])
@@ -358,6 +361,7 @@ async def test_a_strategy_of_ones_own_takes_the_place_of_the_default_one(stage):
     assert max(map(request_tokens, model.requests)) <= 3_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["raises", "nonsense", "torn"])
 async def test_a_strategy_that_fails_is_stood_in_for(stage, fault):
     class Faulty(KeepsTheLast):
@@ -436,6 +440,7 @@ async def test_a_worker_lost_while_it_is_compacted_is_stood_in_for(stage):
     assert done.told("context_compacted")[0].attempt == 2
 
 
+@pytest.mark.long
 async def test_a_run_that_is_reset_to_before_a_compaction_is_compacted_anew(stage):
     model = Summing(LOOKS[:25])
     done = await stage.run(model, [look], limits=ROOM, context=SMALL)

@@ -94,6 +94,7 @@ async def test_continued_run_is_listed_once_since_its_beginning(short: Any) -> N
     assert done.result.duration > last.close_time - last.start_time
 
 
+@pytest.mark.long
 async def test_watcher_sees_each_event_once_from_wherever_it_begins(short: Any) -> None:
     done = await short.run(script(10), [look], limits=ROOM)
     events = [event async for event in done.handle.events()]
@@ -166,6 +167,7 @@ def send(letter: str) -> str:
     raise ConnectionError(letter)
 
 
+@pytest.mark.long
 async def test_questions_doubts_pauses_and_what_was_said_go_along(short: Any) -> None:
     turn = {"calls": [call("ask_user", question="Which?")["calls"][0], call("send", letter="love")["calls"][0]]}
     handle = await short.start([turn, "Both are there."], [ask_user, send], limits=ROOM)
@@ -217,6 +219,7 @@ async def test_cancellation_that_comes_with_what_fills_the_history_is_not_lost(s
 # -- the store -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_store_that_is_down_delays_the_run_and_loses_nothing(short: Any, monkeypatch: Any) -> None:
     down, put = asyncio.Event(), SQLBlobs.put
     tries: list[str] = []
@@ -258,6 +261,7 @@ async def test_run_is_cancelled_at_once_while_it_waits_for_the_store(short: Any,
     assert [record.status for record in done.result.calls if record.status != "ok"] in ([], ["open"], ["open"] * 2)
 
 
+@pytest.mark.long
 async def test_worker_that_stops_while_it_puts_away_leaves_that_to_another(short: Any, monkeypatch: Any) -> None:
     reached, put = asyncio.Event(), SQLBlobs.put
 
@@ -291,6 +295,7 @@ async def test_records_of_a_long_run_come_from_the_store_or_else_from_the_engine
     assert await done.handle.result() == done.result
 
 
+@pytest.mark.long
 async def test_turns_of_megabytes_go_along(short: Any) -> None:
     @tool(effect="read", result_limit=200_000)
     async def dump(q: str) -> str:
@@ -312,6 +317,7 @@ async def test_turns_of_megabytes_go_along(short: Any) -> None:
 # -- going on afterwards, and resets ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_long_run_that_ended_is_resumed_where_it_stopped(short: Any) -> None:
     turns = [*script(8)[:-1], "not yet", *script(16)[8:]]
     handle = await short.start(turns, [look], limits=Limits(steps=9, input_tokens=None, output_tokens=None))

@@ -195,6 +195,7 @@ async def test_whoever_reuses_a_server_does_not_end_it_and_learns_of_its_end(set
             await server.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_it_ends_with_the_process_that_started_it(settings, number):
     with owner(settings) as process:

@@ -111,6 +111,7 @@ async def test_a_worker_with_room_asks_for_the_first_message_only(stage, misses)
     assert len(misses) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("letter", ["x", "字"], ids=["ascii", "chinese"])
 async def test_a_conversation_of_megabytes_is_asked_for_in_pages(stage, misses, letter):
     @tool(effect="read", result_limit=200_000)

@@ -304,6 +304,7 @@ async def test_a_run_over_several_executions_is_forked_at_any_step_whoever_has_i
                 assert len(await store.get(entry.result.ref)) == entry.result.size
 
 
+@pytest.mark.long
 async def test_a_fork_in_an_early_execution_asks_again_about_what_a_later_one_did(
     stage: Any, ledger: Ledger, long: Any, forgetful: Any
 ) -> None:

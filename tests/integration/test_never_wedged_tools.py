@@ -393,6 +393,7 @@ async def test_a_defect_of_the_runtime_in_a_tools_attempt_is_that_calls_error(st
     assert [result.status for result in done.results] == ["error"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:12])
 @pytest.mark.parametrize("local", [False, True], ids=["activity", "local"])
 async def test_a_tool_may_have_any_name(stage, name, local):
@@ -422,6 +423,7 @@ def test_a_remote_address_that_no_engine_takes_is_refused(activity, queue):
 # -- the turn as a whole ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_a_tool_with_arguments_of_a_megabyte_and_an_answer_of_a_megabyte_is_one_run(stage):
     @tool(effect="read")
     def echo(text: str) -> int:

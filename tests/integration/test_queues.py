@@ -60,6 +60,7 @@ async def model(stage, stage_settings):
     model.open.set()
 
 
+@pytest.mark.long
 async def test_more_runs_than_a_worker_keeps_in_memory_wait_and_are_approved_each(stage, stage_settings):
     done = []
 

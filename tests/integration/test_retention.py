@@ -129,6 +129,7 @@ async def test_a_run_that_the_engine_still_has_is_kept_unless_it_is_to_go_there_
     assert told.runs == [run_id]
 
 
+@pytest.mark.long
 async def test_from_engine_what_has_ended_is_deleted_there_in_all_its_parts_and_what_goes_on_is_not(kept: Any) -> None:
     kept.client.settings = kept.client.settings.model_copy(update={"max_history_events": 20})
     replies = [*[REPLIES[0]] * 2, {"calls": [{"name": "act", "arguments": {}}]}, REPLIES[0], "done"]

@@ -137,6 +137,7 @@ async def test_variables_that_do_not_fit_a_new_version_of_the_agent_are_named_an
 # -- several at once ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_two_who_send_at_once_begin_one_turn_in_every_one_of_twenty_rounds(stage, talking):
     talk = await talking([*(f"reply {n}" for n in range(60)), "more"])
     async with talk.handle() as ann, talk.handle() as bob:

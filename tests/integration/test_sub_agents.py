@@ -229,8 +229,8 @@ async def test_secrets_of_a_run_are_its_sub_agents_too(stage):
     again = [asking("one", name="opener"), asking("two", name="opener"), "done"]
     top = stage.agent(again, [opener.as_tool("Opens.")], name="guide")
     await stage.serve(top)
-    done = await stage.end(await stage.start_again(top, Task(input="go", secrets={"pin": SecretStr("1234")})))
-    assert (done.result.text, seen) == ("done", ["1234", "1234"])
+    done = await stage.end(await stage.start_again(top, Task(input="go", secrets={"pin": SecretStr("open-sesame-77")})))
+    assert (done.result.text, seen) == ("done", ["open-sesame-77"] * 2)
 
 
 def test_two_different_agents_of_one_name_are_refused_also_below(stage):
