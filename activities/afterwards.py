@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -16,10 +17,13 @@ from perdure.activities import histories
 from perdure.activities.ends import PATIENCE, soon, until_ended
 from perdure.activities.heartbeats import heartbeats
 from perdure.activities.stores import ArchivedRun, Store, run_owner
+from perdure.errors import ConnectionFailed
 from perdure.telemetry import acquaintance
 from perdure.telemetry.executions import Recorded
 from perdure.telemetry.projection import Projection, projected
 from perdure.wire import ARCHIVE, AfterRun
+
+_log = logging.getLogger("perdure.afterwards")
 
 _LOCALLY = 1.0
 """Seconds that an execution gets to end where the worker can decide less meanwhile."""
@@ -78,13 +82,27 @@ class Afterwards:
                 kept = await keep(self._client, self._store, request.run_id, recorded)
                 if state := kept.projection.state:
                     acquaintance.meet(kept.projection.entries, state.spec, state.run_id)
-                for copy in self._copies:
-                    await copy(kept)
+                await make_copies(self._copies, kept)
 
     async def _recorded(self, request: AfterRun) -> Recorded | None:
         """Return the execution, or None if the engine has forgotten it."""
         patience = _LOCALLY if activity.info().is_local else PATIENCE
         return await soon(until_ended(self._client, request.run_id, request.execution), request.run_id, patience)
+
+
+async def make_copies(copies: Sequence[Copy], kept: Kept) -> None:
+    """Make each copy. One that a defect hinders is told in the log, and holds up neither the others nor the archive.
+
+    Raises:
+        ConnectionFailed: If the store is down.
+    """
+    for copy in copies:
+        try:
+            await copy(kept)
+        except ConnectionFailed:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is: the archive is there
+            _log.exception("of run %s, which is archived, a copy could not be made", kept.run.run_id)
 
 
 async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) -> Kept:

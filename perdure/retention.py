@@ -178,15 +178,14 @@ async def catch_up(client: Client) -> list[str]:
 
 
 async def _caught_up(client: Client, store: Store, each: WorkflowExecution) -> bool:
-    from perdure.activities.afterwards import keep
+    from perdure.activities.afterwards import keep, make_copies
     from perdure.activities.copies import every
     from perdure.activities.ends import until_ended
 
     try:
         recorded = await until_ended(client.temporal, each.id, each.run_id)
         kept = await keep(client.temporal, store, each.id, recorded)
-        for copy in every(store, client.settings):
-            await copy(kept)
+        await make_copies(every(store, client.settings), kept)
     except LookupError:  # the engine has forgotten it meanwhile
         return False
     except ConnectionFailed:

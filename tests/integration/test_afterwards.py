@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionDescription, WorkflowHandle
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowHandle
 
+from perdure.activities import copies
+from perdure.activities.stores import opened
 from perdure.policies import Limits
 from perdure.tools import tool
 from perdure.wire import AFTERWARDS, AfterRun, after_id
-from tests.integration.archiving import archived
+from tests.integration.archiving import archived, until
 from tests.integration.test_reset import reset
 
 
@@ -109,3 +111,20 @@ async def test_what_follows_runs_is_not_listed_among_them(stage: Any) -> None:
     listed = [run.id for run in await stage.client.list_runs(limit=1000)]
     assert finished.handle.id in listed
     assert not [run_id for run_id in listed if "/afterwards/" in run_id]
+
+
+async def test_a_copy_that_a_defect_hinders_holds_up_no_other_and_not_the_archive(stage: Any, monkeypatch: Any) -> None:
+    async def broken(_: Any) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(copies, "audit_copy", lambda _: broken)
+    finished = await stage.run(["done"])
+    await archived(stage, finished.handle.id)
+
+    async def followed() -> bool:
+        return (await follower(stage, finished.handle.id)).status is WorkflowExecutionStatus.COMPLETED
+
+    await until(followed)
+    async with opened(stage.client.settings) as store:
+        rows = await store.events(stage.client.temporal.namespace, run_id=finished.handle.id)
+    assert [row.type for row in rows][-1] == "run_finished"
