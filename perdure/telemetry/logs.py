@@ -33,10 +33,10 @@ class _Factory:
     def __init__(self, before: Any) -> None:
         self._before = before
 
-    def __call__(self, name: str, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        """Return a record."""
+    def __call__(self, name: str | None, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        """Return a record; `logging.makeLogRecord` gives no name."""
         record: logging.LogRecord = self._before(name, *args, **kwargs)
-        return redacted(record) if name.partition(".")[0] in _OURS else record
+        return redacted(record) if (name or "").partition(".")[0] in _OURS else record
 
 
 def redacted(record: logging.LogRecord) -> logging.LogRecord:

@@ -15,7 +15,7 @@ from temporalio.exceptions import FailureError
 from perdure.events import EXECUTION, RunFinished, position_key
 from perdure.state import RunState
 from perdure.wire import ARCHIVE, END_TURN, LEARN, REMEMBER
-from perdure.workflows import calls
+from perdure.workflows import calls, later
 from tests.replay.replaying import (
     FOLLOWERS,
     HERE,
@@ -119,7 +119,7 @@ async def test_effects_side_by_side_instead_of_in_order_are_caught(monkeypatch: 
 
 @pytest.mark.parametrize("constant", ["ARCHIVE", "END_TURN", "LEARN", "REMEMBER"])
 async def test_renamed_activity_in_what_follows_is_caught(constant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, constant, "perdure.another")
+    monkeypatch.setattr(later, constant, "perdure.another")
     with pytest.raises(workflow.NondeterminismError, match="TMPRL1100"):
         await replay_follower("followed_1", sandboxed=False)
 

@@ -67,6 +67,11 @@ def test_what_we_log_is_redacted_for_every_handler_with_its_exceptions_and_their
     assert "Traceback (most recent call last):" in said.getvalue()
 
 
+@pytest.mark.usefixtures("said")
+def test_records_that_others_make_themselves_are_left_alone():
+    assert logging.makeLogRecord({"name": "myapp", "msg": PHONE}).getMessage() == PHONE
+
+
 def test_other_loggers_are_left_alone(said):
     logging.getLogger("myapp").warning("call %s", PHONE)
     logging.getLogger("perdurex").warning("call %s", PHONE)
