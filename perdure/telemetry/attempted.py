@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +22,7 @@ from perdure.policies import AgentSpec
 from perdure.reports import CompactReport, ModelTurn, ProbeReport, Spent, ToolReport, UndoReport
 from perdure.state import RunState
 from perdure.telemetry.askings import Asking
+from perdure.telemetry.executions import error_of, local_activity
 from perdure.wire import (
     CANCEL_RUN,
     COMPACT,
@@ -157,8 +157,9 @@ class History:
     async def feed(self, event: HistoryEvent) -> None:
         """Take an event."""
         self._now = event.event_time.ToDatetime(UTC)
-        if handler := _HANDLERS.get(event.event_type):
-            await getattr(self, handler[0])(getattr(event, handler[1]), event)
+        handler, attributes = _HANDLERS.get(event.event_type), event.WhichOneof("attributes")
+        if handler and attributes:
+            await getattr(self, handler)(getattr(event, attributes), event)
 
     async def _scheduled(self, attributes: Any, event: HistoryEvent) -> None:
         one = _Scheduled(attributes.activity_type.name, attributes.activity_id, attributes.input.payloads, self._now)
@@ -233,7 +234,7 @@ class History:
     async def _broken(self, one: _Scheduled | None, failure: Failure | None) -> None:
         if one is None or one.kind in _NONE:
             return
-        error = await self._error(failure) if failure else None
+        error = await error_of(self._converter, failure) if failure else None
         trail = await self._trail(failure) if failure else Trail()
         if one.asking is not None:
             one.asking.fail(error or CancelledError(), self._now)
@@ -310,7 +311,7 @@ class History:
         self._child_ended(attributes, "" if result.status == "completed" else result.status, result.text)
 
     async def _child_failed(self, attributes: Any, _: HistoryEvent) -> None:
-        self._child_ended(attributes, _word(await self._error(attributes.failure)), "")
+        self._child_ended(attributes, _word(await error_of(self._converter, attributes.failure)), "")
 
     async def _child_cut_off(self, attributes: Any, _: HistoryEvent) -> None:
         self._child_ended(attributes, "cancelled", "")
@@ -322,14 +323,14 @@ class History:
 
     async def _marker(self, attributes: Any, _: HistoryEvent) -> None:
         """Take a local activity's end; its start is not recorded."""
-        if attributes.marker_name != "core_local_activity":
+        described = local_activity(attributes)
+        if described is None:
             return
-        described = json.loads(attributes.details["data"].payloads[0].data)
         scheduled = _time(described.get("original_schedule_time")) or self._now
         kind = described.get("activity_type", "")
         one = _Scheduled(kind, described["activity_id"], (), scheduled, scheduled, described.get("attempt", 1))
         if attributes.HasField("failure"):
-            error = await self._error(attributes.failure)
+            error = await error_of(self._converter, attributes.failure)
             outcome = (list[Made](), "", _word(error), "")
         else:
             outcome = await self._outcome(one, attributes.details["result"].payloads)
@@ -355,11 +356,6 @@ class History:
     async def _decode(self, payloads: Sequence[Payload], form: type[Any]) -> Any:
         return (await self._converter.decode(list(payloads), [form]))[0]
 
-    async def _error(self, failure: Failure) -> BaseException:
-        copy = Failure()
-        copy.CopyFrom(failure)  # it is decrypted in place
-        return await self._converter.decode_failure(copy)
-
     async def _trail(self, failure: Failure) -> Trail:
         """Return what the last heartbeat of an attempt has left that timed out."""
         payloads = failure.timeout_failure_info.last_heartbeat_details.payloads
@@ -367,30 +363,23 @@ class History:
         return Trail.model_validate(left[1]) if len(left) > 1 else Trail()
 
 
-_ATTRIBUTES = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: ("_start", "workflow_execution_started"),
-    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: ("_reset", "workflow_task_failed"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: ("_scheduled", "activity_task_scheduled"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED: ("_started", "activity_task_started"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: ("_completed", "activity_task_completed"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: ("_failed", "activity_task_failed"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: ("_failed", "activity_task_timed_out"),
-    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: ("_cancelled", "activity_task_canceled"),
-    EventType.EVENT_TYPE_MARKER_RECORDED: ("_marker", "marker_recorded"),
-    EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED: (
-        "_child_begun",
-        "start_child_workflow_execution_initiated",
-    ),
-    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED: ("_child_done", "child_workflow_execution_completed"),
-    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED: ("_child_failed", "child_workflow_execution_failed"),
-    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_CANCELED: ("_child_cut_off", "child_workflow_execution_canceled"),
-    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TERMINATED: (
-        "_child_cut_off",
-        "child_workflow_execution_terminated",
-    ),
-    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TIMED_OUT: ("_child_cut_off", "child_workflow_execution_timed_out"),
+_HANDLERS: dict[int, str] = {
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: "_start",
+    EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: "_reset",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "_scheduled",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED: "_started",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED: "_completed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "_failed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT: "_failed",
+    EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED: "_cancelled",
+    EventType.EVENT_TYPE_MARKER_RECORDED: "_marker",
+    EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED: "_child_begun",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED: "_child_done",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED: "_child_failed",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_CANCELED: "_child_cut_off",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TERMINATED: "_child_cut_off",
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_TIMED_OUT: "_child_cut_off",
 }
-_HANDLERS = {int(kind): (name, f"{attributes}_event_attributes") for kind, (name, attributes) in _ATTRIBUTES.items()}
 
 _KINDS: dict[str, tuple[Kind, type[Any]]] = {PROBE: ("probe", ProbeInput), UNDO: ("undo", UndoInput)}
 

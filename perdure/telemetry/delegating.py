@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.converter import DataConverter
 from temporalio.exceptions import CancelledError, TerminatedError, TimeoutType, WorkflowAlreadyStartedError
 from temporalio.exceptions import TimeoutError as TimedOut
 
-from perdure import delegation, leases
+from perdure import delegation
 from perdure.delegation import Waits
 from perdure.messages import RunResult
-from perdure.state import CallState, Lease
+from perdure.state import Lease
 from perdure.telemetry.upkeep import Activity, Upkeep
 from perdure.wire import WAITS, WORKFLOW, RunRequest
 
@@ -28,15 +27,6 @@ class Delegating(Upkeep):
     def _forget(self) -> None:
         super()._forget()
         self._called = {}
-
-    def _start(self, call: CallState, order: int | None, child: str = "") -> None:
-        raise NotImplementedError
-
-    def _finished(self, call: CallState, activity: Activity) -> None:
-        raise NotImplementedError
-
-    async def _error(self, failure: Failure) -> BaseException:
-        raise NotImplementedError
 
     async def _on_signal(self, attributes: Any, event: HistoryEvent) -> None:
         if attributes.signal_name != WAITS:
@@ -94,11 +84,3 @@ class Delegating(Upkeep):
         if call and activity:
             delegation.fold(self._require(), call, child, ended)
             self._finished(call, activity)
-
-    async def _sent(self, attributes: Any, kind: type[leases.Travelling]) -> leases.Travelling | str:
-        """Return what a signal of another run holds, or why it can't be understood."""
-        try:
-            values = await self._converter.decode(list(attributes.input.payloads))
-        except Exception:  # noqa: BLE001 - whatever a converter makes of what a stranger has sent
-            values = []
-        return leases.read(kind, values)

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistoryEventAsyncIterator
+from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure.wire import RunRequest
+
+
+async def error_of(converter: DataConverter, failure: Failure) -> BaseException:
+    """Return the error that a failure is. That of an event, which may go into the archive, stays as it was recorded."""
+    copy = Failure()
+    copy.CopyFrom(failure)  # it is decrypted in place
+    return await converter.decode_failure(copy)
+
+
+def local_activity(marker: Any) -> dict[str, Any] | None:
+    """Return what a marker tells of a local activity that has ended; None of something else."""
+    if marker.marker_name != "core_local_activity":
+        return None
+    told: dict[str, Any] = json.loads(marker.details["data"].payloads[0].data)
+    return told
 
 
 @dataclass(frozen=True)

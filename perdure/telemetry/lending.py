@@ -29,11 +29,7 @@ class Lending(People):
         if name not in (LEASE, GRANTED):
             await super()._on_signal(attributes, event)
             return
-        try:
-            values = await self._converter.decode(list(attributes.input.payloads))
-        except Exception:  # noqa: BLE001 - whatever a converter makes of what a stranger has sent
-            values = []
-        read = leases.read(Grant, values) if name == GRANTED else leases.read(LeaseRequest, values)
+        read = await self._sent(attributes, Grant if name == GRANTED else LeaseRequest)
         if isinstance(read, str):
             self._refuse(name, "signal", read)
         elif isinstance(read, Grant):
@@ -56,3 +52,11 @@ class Lending(People):
         if summary.startswith(leases.SUMMARY):
             leases.unanswered(self._require(), summary.removeprefix(leases.SUMMARY))
         await super()._on_timer_fired(attributes, _)
+
+    async def _sent(self, attributes: Any, kind: type[leases.Travelling]) -> leases.Travelling | str:
+        """Return what a signal of another run holds, or why it can't be understood."""
+        try:
+            values = await self._converter.decode(list(attributes.input.payloads))
+        except Exception:  # noqa: BLE001 - whatever a converter makes of what a stranger has sent
+            values = []
+        return leases.read(kind, values)

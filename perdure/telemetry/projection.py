@@ -5,7 +5,6 @@ Nothing here needs a worker or a query, nor a store as long as the engine has th
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +25,7 @@ from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, Re
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
 from perdure.telemetry.delegating import Delegating
-from perdure.telemetry.executions import Shelf, histories, no_shelf
+from perdure.telemetry.executions import Shelf, histories, local_activity, no_shelf
 from perdure.telemetry.upkeep import Activity, Earlier
 from perdure.wire import (
     CANCEL_RUN,
@@ -281,20 +280,6 @@ class Projection(Delegating):
             call.key = told.key if told else call.key  # after a reset, only the run knows its new epoch
             self._start(call, told.order if told else None)
 
-    def _start(self, call: CallState, order: int | None, child: str = "") -> None:
-        """Start a call. Its order is what the workflow said: a local call beside it started without an event."""
-        outcomes.start(self._require(), call)
-        call.order = order or call.order
-        self._tell(
-            ev.ToolStarted,
-            type="tool_started",
-            call=call.position,
-            name=call.call.name,
-            effect=call.effect,
-            arguments=call.arguments,
-            child=child,
-        )
-
     async def _on_activity_started(self, attributes: Any, _: HistoryEvent) -> None:
         activity = self.pending.get(attributes.scheduled_event_id)
         if not activity:
@@ -375,9 +360,9 @@ class Projection(Delegating):
 
     async def _on_marker(self, attributes: Any, _: HistoryEvent) -> None:
         """Take a local activity's end; its start is not recorded."""
-        if attributes.marker_name != "core_local_activity":
+        described = local_activity(attributes)
+        if described is None:
             return
-        described = json.loads(attributes.details["data"].payloads[0].data)
         state = self._require()
         call = state.find(described["activity_id"])
         tool = state.spec.tool(call.call.name) if call else None
@@ -430,19 +415,9 @@ class Projection(Delegating):
             told = {"call": effect.position, "name": effect.name, "status": effect.status, "message": effect.message}
             self._tell(ev.Undone, type="undone", **told, **self._tries(activity))
 
-    def _finished(self, call: CallState, activity: Activity) -> None:
-        """Tell of a call that was executed and has its result now."""
-        if call.status is CallStatus.CLOSED:
-            self._tell_result(outcomes.record_of(call), **self._tries(activity))
-
     async def _words(self, failure: Failure) -> str:
         error = await self._error(failure)
         return error.message if isinstance(error, FailureError) else str(error)
-
-    async def _error(self, failure: Failure) -> BaseException:
-        copy = Failure()
-        copy.CopyFrom(failure)  # it is decrypted in place, and the event may go into the archive
-        return await self._converter.decode_failure(copy)
 
 
 _OUTRUN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND

@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any, TypeVar, cast
 
 from temporalio.api.common.v1 import Payload
+from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
 from perdure import budgets, outcomes
@@ -16,6 +17,7 @@ from perdure.messages import CallRecord, Entry, RunResult, UserMessage
 from perdure.phases import phase_of
 from perdure.state import CallState, CallStatus, Phase, RunState
 from perdure.steps import Finish, Wait, next_step
+from perdure.telemetry.executions import error_of
 
 T = TypeVar("T")
 
@@ -173,3 +175,6 @@ class Telling:
     async def _decode(self, payloads: Sequence[Payload], kind: type[T]) -> T:
         value: T = (await self._converter.decode(list(payloads), [kind]))[0]
         return value
+
+    async def _error(self, failure: Failure) -> BaseException:
+        return await error_of(self._converter, failure)

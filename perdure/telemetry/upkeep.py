@@ -10,11 +10,12 @@ from typing import Any, Literal
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
 
-from perdure import continuing, pressure, recalling
+from perdure import continuing, outcomes, pressure, recalling
 from perdure import events as ev
 from perdure.failures import error_type, explain
 from perdure.messages import CallRecord, Entry, Segment
 from perdure.reports import CompactReport, RecallReport
+from perdure.state import CallState, CallStatus
 from perdure.telemetry.askings import Asking
 from perdure.telemetry.lending import Lending
 from perdure.wire import COMPACT, MODEL, RECALL, CompactInput, ModelInput, PutAway
@@ -64,7 +65,7 @@ class Earlier:
 
 
 class Upkeep(Lending):
-    """The part of a projection that takes what a run does for its own transcript.
+    """The part of a projection that takes what a run does for its own transcript, and tells of its calls and tries.
 
     Attributes:
         earlier: What it has put away, as far as it was read.
@@ -142,6 +143,25 @@ class Upkeep(Lending):
     def _tries(self, activity: Activity) -> dict[str, Any]:
         """Return what an event tells of the attempt that has just ended."""
         return {"attempt": activity.attempt, "duration": self._now - activity.started if activity.started else None}
+
+    def _start(self, call: CallState, order: int | None, child: str = "") -> None:
+        """Start a call. Its order is what the workflow said: a local call beside it started without an event."""
+        outcomes.start(self._require(), call)
+        call.order = order or call.order
+        self._tell(
+            ev.ToolStarted,
+            type="tool_started",
+            call=call.position,
+            name=call.call.name,
+            effect=call.effect,
+            arguments=call.arguments,
+            child=child,
+        )
+
+    def _finished(self, call: CallState, activity: Activity) -> None:
+        """Tell of a call that was executed and has its result now."""
+        if call.status is CallStatus.CLOSED:
+            self._tell_result(outcomes.record_of(call), **self._tries(activity))
 
     def _tell_retry(self, activity: Activity, error: BaseException | None) -> None:
         state = self._require()
