@@ -7,8 +7,6 @@ import contextlib
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import FailureError
-from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure import learning
 from perdure.reports import Remembered
@@ -66,23 +64,7 @@ class Follower:
 
 async def _start(after: AfterRun, id: str) -> None:
     options: dict[str, Any] = {} if after.session else {"priority": later.LAST}
-    with contextlib.suppress(FailureError):  # it is there already
-        child = await workflow.start_child_workflow(
-            AFTERWARDS,
-            after,
-            id=id,
-            cancellation_type=ChildWorkflowCancellationType.ABANDON,
-            parent_close_policy=ParentClosePolicy.ABANDON,
-            static_summary=f"after run {after.run_id}"[:200],
-            **options,
-        )
-        child.add_done_callback(_left_alone)
-
-
-def _left_alone(child: asyncio.Task[Any]) -> None:
-    """See to it that nobody misses the outcome: how it ends is not the run's to know."""
-    if not child.cancelled():
-        child.exception()
+    await later.begin(AFTERWARDS, after, id, f"after run {after.run_id}", **options)
 
 
 def _after(request: RunRequest, state: RunState, earlier: str) -> AfterRun:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
 from temporalio.exceptions import FailureError
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
+from perdure.messages import Data
 from perdure.notices import Notice
 from perdure.reports import LearnReport
 from perdure.wire import (
@@ -25,6 +30,28 @@ from perdure.wire import (
 
 _SLACK = timedelta(seconds=10)
 """Added to an attempt's own deadline: it reports by itself before the engine gives it up."""
+
+
+async def begin(name: str, request: Data, id: str, summary: str, **options: Any) -> None:
+    """Begin a workflow that this one leaves alone; return when the engine has it."""
+    with contextlib.suppress(FailureError):  # it is there already
+        child = await workflow.start_child_workflow(
+            name,
+            request,
+            id=id,
+            cancellation_type=ChildWorkflowCancellationType.ABANDON,
+            parent_close_policy=ParentClosePolicy.ABANDON,
+            static_summary=summary[:200],
+            **options,
+        )
+        child.add_done_callback(_left_alone)
+
+
+def _left_alone(child: asyncio.Task[Any]) -> None:
+    """See to it that nobody misses the outcome: how it ends is not this workflow's to know."""
+    if not child.cancelled():
+        child.exception()
+
 
 LAST = Priority(priority_key=5)
 """Behind whatever runs still have to do."""

@@ -7,8 +7,6 @@ import contextlib
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import FailureError
-from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from perdure.notices import Notice, nearing, wishes
 from perdure.state import RunState
@@ -86,19 +84,5 @@ class Noticing:
 
 async def start(request: NotifyInput) -> None:
     """Begin to deliver a notice; return when the engine has it."""
-    with contextlib.suppress(FailureError):  # it is there already
-        child = await workflow.start_child_workflow(
-            NOTIFY,
-            request,
-            id=request.notice.id,
-            cancellation_type=ChildWorkflowCancellationType.ABANDON,
-            parent_close_policy=ParentClosePolicy.ABANDON,
-            static_summary=f"notice: run {request.notice.run_id} {request.notice.occasion}"[:200],
-        )
-        child.add_done_callback(_left_alone)
-
-
-def _left_alone(child: asyncio.Task[Any]) -> None:
-    """See to it that nobody misses the outcome: how it ends is not the run's to know."""
-    if not child.cancelled():
-        child.exception()
+    notice = request.notice
+    await later.begin(NOTIFY, request, notice.id, f"notice: run {notice.run_id} {notice.occasion}")
