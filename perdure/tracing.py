@@ -73,6 +73,24 @@ class Span(Data):
     run: str = ""
     spans: list[Span] = Field(default_factory=list["Span"])
 
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        words = {
+            "request": f"request {self.attempt}",
+            "attempt": f"attempt {self.attempt}",
+            "tool": f"{self.call} {self.name}",
+            "approval": "approval",
+            "question": "question to a person",
+            "doubt": "in doubt",
+            "undo": f"undoing of {self.name}",
+            "recall": "what is remembered",
+            "compaction": "compaction of the context",
+            "put_away": "put away in the store",
+            "run": f"run of {self.name}",
+        }
+        return words.get(self.kind, self.name)
+
     def walk(self, depth: int = 0) -> Iterator[tuple[int, Span]]:
         """Yield it and all below it, each before what is below, with how deep that is."""
         yield depth, self

@@ -201,21 +201,13 @@ def _label(depth: int, one: Span, room: int) -> str:
     from rich.cells import cell_len
 
     indent = "  " * depth
-    text = {
-        "step": one.name,
-        "request": f"request {one.attempt}",
-        "attempt": f"attempt {one.attempt}",
-        "tool": f"{one.call} {one.name}",
-        "approval": "approval",
-        "question": "question to a person",
-        "doubt": "in doubt",
+    short = {
         "undo": f"undoing of {one.call} {one.name}",
-        "recall": "what is remembered",
         "compaction": "compaction",
         "put_away": "put away",
         "pause": "paused",
-        "run": f"run of {one.name}",
-    }.get(one.kind, one.name)
+    }
+    text = short.get(one.kind, one.title)
     status = "" if one.kind == "step" or one.status in _QUIET else f" {one.status}"
     line = one_line(f"{text}{status}", 200)
     while cell_len(indent + line) > room and len(line) > 1:

@@ -9,7 +9,7 @@ from decimal import Decimal
 from html import escape
 
 from perdure.cli.output import moment, safe, span
-from perdure.cli.trace_picture import anchors, colour, picture, title
+from perdure.cli.trace_picture import anchors, colour, picture
 from perdure.cli.trace_style import CSS
 from perdure.messages import Usage
 from perdure.telemetry.tracing import text_of
@@ -122,7 +122,7 @@ def _answer(trace: Trace) -> Iterator[str]:
 
 
 def _step(trace: Trace, one: Span, names: Mapping[int, str], *, inner: bool = False) -> Iterator[str]:
-    yield f'<section class="card" id="{names[id(one)]}"><div class="head"><h3>{_text(title(one).capitalize())}</h3>'
+    yield f'<section class="card" id="{names[id(one)]}"><div class="head"><h3>{_text(one.title.capitalize())}</h3>'
     yield f'<span class="soft">{_text(_when(trace, one))}{_text(_used(one))}</span></div>'
     for mark in () if inner else trace.marks:
         if mark.step == one.step - 1 and mark.kind in ("said", "told"):
@@ -153,7 +153,7 @@ def _asked(trace: Trace, one: Span) -> Iterator[str]:
     """Yield a model call, or what the run does for itself."""
     status = "" if one.status == "ok" else f" {_badge(one.status)}"
     why = f" <span>{_text(one.why)}</span>" if one.why else ""
-    yield f'<div class="who">{_text(title(one))} · {_text(_when(trace, one))}{_text(_used(one))}{status}{why}</div>'
+    yield f'<div class="who">{_text(one.title)} · {_text(_when(trace, one))}{_text(_used(one))}{status}{why}</div>'
     if one.spans:
         yield _parts(trace, one.spans)
     if one.output:
@@ -162,7 +162,7 @@ def _asked(trace: Trace, one: Span) -> Iterator[str]:
 
 
 def _tool(trace: Trace, one: Span, names: Mapping[int, str]) -> Iterator[str]:
-    yield f'<div class="call" id="{names[id(one)]}"><div class="head"><span class="name">{_text(title(one))} '
+    yield f'<div class="call" id="{names[id(one)]}"><div class="head"><span class="name">{_text(one.title)} '
     yield f'{_badge(one.status)}</span><span class="soft">{_text(_when(trace, one))}</span></div>'
     if one.run:
         yield f'<div class="soft">a run of its own: {_text(one.run)}</div>'
@@ -210,7 +210,7 @@ def _parts(trace: Trace, parts: Iterable[Span]) -> str:
         kind = {"bad": "bad", "wait": "wait"}.get(colour(one), "good")
         by = f" by {one.by}{f' ({one.via})' if one.via else ''}" if one.by else ""
         why = "".join(f": {part}" for part in (one.why, one.output) if part)
-        words = f"{title(one)}: {one.status.replace('_', ' ')}{by}, {_when(trace, one)}{_used(one)}{why}"
+        words = f"{one.title}: {one.status.replace('_', ' ')}{by}, {_when(trace, one)}{_used(one)}{why}"
         told.append(f'<li class="{kind}">{_text(words)}</li>')
     return f'<ul class="parts">{"".join(told)}</ul>'
 

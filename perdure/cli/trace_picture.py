@@ -65,24 +65,6 @@ def colour(one: Span) -> str:
     )
 
 
-def title(one: Span) -> str:
-    """Return what a span is, in a few words."""
-    words = {
-        "request": f"request {one.attempt}",
-        "attempt": f"attempt {one.attempt}",
-        "tool": f"{one.call} {one.name}",
-        "approval": "approval",
-        "question": "question to a person",
-        "doubt": "in doubt",
-        "undo": f"undoing of {one.name}",
-        "recall": "what is remembered",
-        "compaction": "compaction of the context",
-        "put_away": "put away in the store",
-        "run": f"run of {one.name}",
-    }
-    return words.get(one.kind, one.name)
-
-
 def _x(place: float) -> float:
     return round(_LABELS + place * _ROOM, 2)
 
@@ -91,8 +73,8 @@ def _row(trace: Trace, axis: Axis, name: str, depth: int, one: Span, top: int) -
     start, end = axis.at(one.start), axis.at(one.end or trace.at)
     took = span(one.lasted(trace.at))
     status = "" if one.status in ("ok", "completed") else f", {one.status}"
-    told = safe(f"{title(one)}: {took}{status}" + (f". {one.why}" if one.why else ""))
-    label = one_line(title(one), max(34 - depth * 2, 8))
+    told = safe(f"{one.title}: {took}{status}" + (f". {one.why}" if one.why else ""))
+    label = one_line(one.title, max(34 - depth * 2, 8))
     kind = "step" if one.spans else colour(one)  # what is below it shows where its time went
     tall, thick = (6, _ROW - 12) if kind != "step" else (8, _ROW - 16)
     width = max(round((end - start) * _ROOM, 2), 2.5)
