@@ -32,7 +32,7 @@ from perdure.messages import (
 )
 from perdure.policies import READ_RESULT, AgentSpec, ToolSpec
 from perdure.results import as_text, render_result
-from perdure.sensitive import CONCEAL, KIND, Sensitive, at_leaves, outline, unmarked
+from perdure.sensitive import CONCEAL, KIND, Sensitive, anywhere, at_leaves, outline, unmarked
 
 HINT = (
     "Private values are shown to you as handles such as ‹phone-1›. A handle stands for its value: write it as it is, "
@@ -66,12 +66,7 @@ def deciding_tool(spec: ToolSpec) -> ToolSpec:
 
 def conceals(schema: Any) -> bool:
     """Return whether a JSON Schema has fields whose values the model is not shown."""
-    if isinstance(schema, list):
-        return any(conceals(item) for item in cast("list[Any]", schema))
-    if not isinstance(schema, Mapping):
-        return False
-    node = cast("Mapping[str, Any]", schema)
-    return (node.get(CONCEAL) is True and KIND in node) or any(conceals(value) for value in node.values())
+    return anywhere(schema, lambda node: node.get(CONCEAL) is True and KIND in node)
 
 
 def found(value: JSON, schema: Mapping[str, Any], *, shown: bool = False) -> list[Private]:

@@ -60,6 +60,16 @@ TOO_DEEP = "…"
 """Stands for what is nested too deeply to be looked at."""
 
 
+def anywhere(schema: Any, fits: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Return whether a JSON Schema, or one in it, fits."""
+    if isinstance(schema, list):
+        return any(anywhere(item, fits) for item in cast("list[Any]", schema))
+    if not isinstance(schema, Mapping):
+        return False
+    node = cast("Mapping[str, Any]", schema)
+    return fits(node) or any(anywhere(value, fits) for value in node.values())
+
+
 def at_leaves(value: JSON, schema: Mapping[str, Any] | None, change: Leaf) -> JSON:
     """Return `value` with `change` made to everything in it that is neither object nor list.
 

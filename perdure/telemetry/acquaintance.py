@@ -14,7 +14,7 @@ from perdure.context import Once
 from perdure.messages import JSON, AssistantMessage, Entry, ToolMessage, ToolResult, UserMessage, parse_json
 from perdure.policies import AgentSpec
 from perdure.results import as_text
-from perdure.sensitive import KIND
+from perdure.sensitive import KIND, anywhere
 from perdure.telemetry import redaction
 
 _met: Once[bool] = Once()
@@ -30,13 +30,8 @@ def _schemas(tool: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     return tool.parameters, tool.returns
 
 
-def _says(node: Any) -> bool:
-    if isinstance(node, list):
-        return any(_says(item) for item in cast("list[Any]", node))
-    if not isinstance(node, Mapping):
-        return False
-    fields = cast("Mapping[str, Any]", node)
-    return isinstance(fields.get(KIND), str) or any(_says(value) for value in fields.values())
+def _says(schema: Any) -> bool:
+    return anywhere(schema, lambda node: isinstance(node.get(KIND), str))
 
 
 def meet(entries: Iterable[Entry], spec: AgentSpec, key: str) -> None:
