@@ -17,13 +17,13 @@ from perdure.telemetry.redaction import Redactor
 @tool(effect="read")
 def find(who: Annotated[str, Sensitive("name")]) -> Annotated[list[str], Sensitive("name")]:
     """Find."""
-    raise NotImplementedError
+    return [who]
 
 
 @tool(effect="read")
 def count(what: str) -> int:
     """Count."""
-    raise NotImplementedError
+    return len(what)
 
 
 @pytest.fixture(autouse=True)

@@ -46,13 +46,13 @@ class Seen(BaseModel):
 @tool(effect="read")
 def find_guests(city: str) -> list[Guest]:
     """Find guests."""
-    raise NotImplementedError
+    return []
 
 
 @tool
 def call_up(phone: Annotated[str, Sensitive("phone")], text: str = "") -> str:
     """Call somebody."""
-    raise NotImplementedError
+    return f"{phone}: {text}"
 
 
 AGENT = Agent("desk", "scripted:none", tools=[find_guests, call_up], conceal=True)
@@ -118,9 +118,10 @@ def test_a_field_says_itself_whether_it_is_concealed() -> None:
     @tool(effect="read")
     def look() -> Seen:
         """Look."""
-        raise NotImplementedError
+        return Seen(**seen)
 
-    content = json.dumps({"open": "111111111", "closed": "222222222", "silent": "333333333"})
+    seen = {"open": "111111111", "closed": "222222222", "silent": "333333333"}
+    content = json.dumps(seen)
     shown = {
         conceal: json.loads(
             read(told("look", content), agent=Agent("a", "scripted:x", tools=[look], conceal=conceal))[1][
@@ -175,7 +176,7 @@ async def judged(book: Book, name: str, arguments: Any) -> ToolCall:
     reply = ModelReply(calls=[RawCall(id="c", name=name, arguments=json.dumps(arguments, ensure_ascii=False))])
 
     async def nobody(*_: Any) -> Any:
-        raise NotImplementedError
+        pytest.fail("nobody is to be asked")
 
     return (await judge_reply(reply, "m:x", AGENT.spec, AGENT, nobody, (), book)).message.calls[0]
 

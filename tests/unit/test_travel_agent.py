@@ -44,7 +44,7 @@ class Context:
         del text, fraction
 
     async def open(self, key: str, factory: Callable[[], AbstractAsyncContextManager[Any]]) -> Any:
-        raise NotImplementedError
+        pytest.fail("no tool of the example opens anything")
 
 
 def answering(handler: Callable[[httpx2.Request], httpx2.Response]) -> Context:
