@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from temporalio import activity
@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from perdure import variables
-from perdure.activities import windows
+from perdure.activities import leading, windows
 from perdure.activities.acquaintance import Acquaintance
 from perdure.activities.attempts import costs_of
 from perdure.activities.conversations import Conversations, asking
@@ -29,6 +29,7 @@ from perdure.models import ModelRequest
 from perdure.policies import AgentSpec
 from perdure.reports import Judgement, ModelTurn
 from perdure.results import words
+from perdure.strategies import Answer, Ask, Do
 from perdure.telemetry.broadcast import Broadcast
 from perdure.wire import JUDGE, MODEL, JudgeInput, ModelInput
 
@@ -93,10 +94,24 @@ class ModelActivities:
             return turn
 
     async def _turn(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
-        talk = await self.conversation(request)
+        """Return the next turn: what the strategy that leads the run decides, or what the model replies."""
+        talk, agent = await self.conversation(request), self._agents.get(request.agent)
+        made = await leading.move(talk.spec, agent, talk.said, request, self._run)
+        match made:
+            case Do() | Answer():
+                given = (talk.spec, agent, self._run, talk.book)
+                return _recordable(await leading.directed(made, request.step, *given))
+            case Ask():
+                talk = replace(talk, spec=leading.narrowed(talk.spec, made))
+                turn = await self._reply(talk, request, pulse, made)
+                return turn.model_copy(update={"progress": made.progress})
+            case _:
+                return await self._reply(talk, request, pulse, Ask())
+
+    async def _reply(self, talk: Talk, request: ModelInput, pulse: Pulse, wanted: Ask) -> ModelTurn:
         spec, entries = talk.spec, talk.entries
         messages = windows.shown(talk.strategy, entries)
-        asked = request_of(talk, request, messages)
+        asked = leading.request_with(wanted, request_of(talk, request, messages))
         health = ContextHealth(
             tokens=self._edge.tokens(spec.model, asked), window=windows.window_of(spec, request.window)
         )
@@ -127,7 +142,7 @@ class ModelActivities:
         entries = await self._conversations.messages(activity.info().workflow_id or "", request, fetch)
         self._acquaintance.with_talk(entries, spec, request.spec)
         book = Book(spec, request.spec)
-        return Talk(spec, book.read(entries), windows.strategy_of(spec, agent), book)
+        return Talk(spec, entries, book.read(entries), windows.strategy_of(spec, agent), book)
 
     def remember(self, entry: Entry) -> None:
         """Keep an entry that an activity has just made: the next call will want it."""
@@ -143,9 +158,15 @@ class ModelActivities:
 
 @dataclass(frozen=True)
 class Talk:
-    """A conversation as its model is shown it: what is private in it by handles, which the book knows."""
+    """A conversation.
+
+    Attributes:
+        said: As it is.
+        entries: As its model is shown it: what is private in it by handles, which the book knows.
+    """
 
     spec: AgentSpec
+    said: list[Entry]
     entries: list[Entry]
     strategy: ContextStrategy
     book: Book

@@ -19,7 +19,7 @@ from perdure.results import words
 
 def strategy_of(spec: AgentSpec, agent: Agent | None) -> ContextStrategy:
     """Return the strategy by which a run of `spec` compacts: the agent's own where it still has that one."""
-    own = agent.strategy if agent else None
+    own = agent.context_strategy if agent else None
     if own is not None and own.name == spec.context.strategy:
         return own
     return DefaultStrategy(spec.context)

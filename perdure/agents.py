@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from perdure.policies import (
     VariablesSpec,
 )
 from perdure.schemas import sentence
+from perdure.strategies import Strategy
 from perdure.tools import Tool, agent_tool
 from perdure.variables import declared
 
@@ -86,6 +88,8 @@ class Agent:
             It starts with the class's defaults and what `Task(variables=…)` gives, and is kept over the turns of a
             session.
         show_variables: Which of them the model is shown at the end of each request: all, none, or those named.
+        strategy: How its runs are led, such as `Plan()`. Default: the model is asked what to do, over and over. See
+            `perdure.strategies`.
         context: How much of a conversation the models are shown, and what is done where that is too much; or a
             `perdure.context.ContextStrategy` that decides about it.
         conceal: The models are shown handles such as `‹phone-1›` in place of the values of `Sensitive` fields, in
@@ -108,6 +112,7 @@ class Agent:
     variables: type[BaseModel] | None = None
     show_variables: bool | Sequence[str] = True
     memory: Memory | bool = False
+    strategy: Strategy | None = None
     context: ContextPolicy | ContextStrategy = field(default_factory=ContextPolicy)
     conceal: bool = False
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
@@ -127,7 +132,7 @@ class Agent:
         if not isinstance(self.memory, Memory | bool):  # pyright: ignore[reportUnnecessaryIsInstance] # as with tools
             raise AgentError(f"Agent {self.name!r}: memory has to be True, False or a Memory, not {self.memory!r}.")
         self._check_context()
-        strangers = set(self.rules.tools) - {tool.name for tool in self.tools}
+        strangers = set(self.rules.tools) - {tool.name for tool in [*self.tools, *self.toolset]}
         if strangers:
             raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
         try:
@@ -140,7 +145,7 @@ class Agent:
         return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
 
     def _check_context(self) -> None:
-        own: Any = self.strategy  # whatever a user has put there
+        own: Any = self.context_strategy  # whatever a user has put there
         if own is None:
             return
         if not isinstance(own, ContextStrategy) or not isinstance(getattr(own, "policy", None), ContextPolicy):
@@ -152,13 +157,22 @@ class Agent:
     def _check_tools(self) -> None:
         if not isinstance(self.tools, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget the []
             raise AgentError(f"Agent {self.name!r}: tools has to be a list, not {self.tools!r}.")
-        seen: set[str] = set()
+        if not isinstance(self.strategy, Strategy | None):  # pyright: ignore[reportUnnecessaryIsInstance] # as with tools
+            words = "an object with name, spec, tools and move, such as Plan()"
+            raise AgentError(f"Agent {self.name!r}: strategy has to be {words}, not {self.strategy!r}.")
         for tool in self.tools:
             if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget @tool
                 raise AgentError(f"Agent {self.name!r}: {tool!r} is not a tool; decorate the function with @tool.")
+        seen: set[str] = set()
+        for tool in self.toolset:
             if tool.name in seen:
                 raise AgentError(f"Agent {self.name!r} has two tools named {tool.name!r}; rename one with name=.")
             seen.add(tool.name)
+
+    @cached_property
+    def toolset(self) -> Sequence[Tool]:
+        """What calls of its runs can be: its tools, or what its strategy makes of them."""
+        return tuple(self.strategy.tools(self)) if self.strategy else self.tools
 
     @property
     def rules(self) -> Approval:
@@ -186,12 +200,13 @@ class Agent:
             fallbacks=list(self._models[1:]),
             settings=self.settings,
             instructions=self.instructions,
-            tools=[self.under_rules(tool).spec for tool in self.tools],
+            tools=[self.under_rules(tool).spec for tool in self.toolset],
             limits=self.limits,
             approval=self.rules,
             compensate_on=list(self.compensate_on),
             variables=self._declared,
             memory=self._memory.policy if self._memory else None,
+            strategy=self.strategy.spec() if self.strategy else None,
             context=self._context,
         )
 
@@ -216,7 +231,7 @@ class Agent:
         return self.context.policy.model_copy(update={"strategy": self.context.name})
 
     @property
-    def strategy(self) -> ContextStrategy | None:
+    def context_strategy(self) -> ContextStrategy | None:
         """What compacts its conversations, where that is not the default strategy by `context` as data."""
         return None if isinstance(self.context, ContextPolicy) else self.context
 
@@ -259,19 +274,19 @@ class Agent:
         Raises:
             ToolDefinitionError: If an option can't be.
         """
-        reads = all(tool.spec.effect == "read" for tool in self.tools)
+        reads = all(tool.spec.effect == "read" for tool in self.toolset)
         options = {"effect": "read" if reads else "unsafe", "approval": approval, "parallel": parallel}
         return agent_tool(self, name or self.name, description, share, options)
 
     @property
     def below(self) -> list[Agent]:
         """The agents that are tools of it, and of those."""
-        direct = [tool.agent for tool in self.tools if tool.agent]
+        direct = [tool.agent for tool in self.toolset if tool.agent]
         return [one for agent in direct for one in (agent, *agent.below)]
 
     def tool(self, name: str) -> Tool | None:
         """Return the tool of that name, or None."""
-        return next((tool for tool in self.tools if tool.name == name), None)
+        return next((tool for tool in self.toolset if tool.name == name), None)
 
 
 TENANT_BYTES = 64

@@ -28,7 +28,7 @@ class Draft:
                 self.text += ("…" if event.offset > self._end else "") + event.text
                 self._end = event.offset + len(event.text)
                 return replaced
-            case ev.ModelStarted() | ev.ModelFinished() | ev.ModelFailed() | ev.RunFinished():
+            case ev.ModelStarted() | ev.ModelFinished() | ev.ModelFailed() | ev.Moved() | ev.RunFinished():
                 replaced, self.text, self._of, self._end = bool(self.text), "", (0, 0, 0), 0
                 return replaced
             case _:

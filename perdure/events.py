@@ -130,6 +130,15 @@ class ModelFinished(EventBase):
     duration: timedelta | None = None
 
 
+class Moved(EventBase):
+    """What leads the run decided by itself what comes next, without the model. `calls` are positions and names."""
+
+    type: Literal["moved"]
+    strategy: str
+    text: str = ""
+    calls: list[str] = Field(default_factory=list)
+
+
 class ContextCompacted(EventBase):
     """The model is shown less of the conversation from now on, since its context was too full.
 
@@ -451,6 +460,7 @@ Event = Annotated[
     | Told
     | ModelStarted
     | ModelFinished
+    | Moved
     | ContextCompacted
     | ModelFailed
     | RetryScheduled

@@ -50,7 +50,7 @@ def _stale(trail: Trail) -> int:
 
 def refusal(state: RunState, call: CallState) -> str | None:
     """Return why `call` is not executed, where it would go the same round once more than is allowed; else None."""
-    if _polls(state, call) or _spoken_to(state):
+    if _polls(state, call) or _spoken_to(state) or _led(state):
         return None
     trail, this, words = state.trail, fingerprint(call), _words(state)
     counted = _rounds(trail)
@@ -72,7 +72,7 @@ def watch(state: RunState) -> str | None:
     Where it has been told and refused often enough, the run ends.
     """
     seen = _seen(state)
-    if not seen.calls or state.closing:
+    if not seen.calls or state.closing or _led(state):
         return None
     before = Trail() if _spoken_to(state) else state.trail
     state.trail = _extended(before, seen)
@@ -159,6 +159,13 @@ def _words(state: RunState) -> str:
     """Return a hash of what the model said in its last turn, "" for nothing."""
     said = next((message.text for message in reversed(state.messages) if isinstance(message, AssistantMessage)), "")
     return content_hash(said.split()) if said.strip() else ""
+
+
+def _led(state: RunState) -> bool:
+    """Return whether no model wanted the last turn, but the strategy: which has bounds of its own."""
+    turns = (message for message in reversed(state.messages) if isinstance(message, AssistantMessage))
+    last = next(turns, None)
+    return last is not None and last.source == "strategy"
 
 
 def _spoken_to(state: RunState) -> bool:

@@ -240,6 +240,7 @@ class AssistantMessage(Data):
         provider: Which adapter wrote `reasoning` (`openai`, `openai-responses` …): it is carried back only
             to the same one.
         private: What it has written handles of in its text.
+        source: `strategy` where no model wrote it, but what leads the run.
     """
 
     role: Literal["assistant"]
@@ -248,6 +249,7 @@ class AssistantMessage(Data):
     reasoning: list[dict[str, JSON]] = Field(default_factory=list[dict[str, JSON]])
     provider: str = ""
     private: list[Private] = Field(default_factory=list[Private])
+    source: Literal["model", "strategy"] = "model"
 
 
 class ToolMessage(Data):

@@ -269,6 +269,20 @@ class MemoryPolicy(Data):
     index: str = ""
 
 
+class StrategySpec(Data):
+    """How a run is led, as data; see `perdure.strategies`.
+
+    Attributes:
+        name: As the strategy is known.
+        options: All that it goes by, so that a run keeps what it started with.
+        asks: Whether it ever has the model asked. Else its turns do not wait for the model's provider.
+    """
+
+    name: str
+    options: dict[str, JSON] = Field(default_factory=dict)
+    asks: bool = True
+
+
 class AgentSpec(Data):
     """An agent as data: what a run started with, whatever is deployed later.
 
@@ -278,6 +292,7 @@ class AgentSpec(Data):
         variables: Typed state that tools read and write. Default none.
         memory: What it remembers across runs. Default: nothing.
         context: How much of the conversation the models are shown.
+        strategy: What decides what each turn is. Default: the model.
     """
 
     name: str
@@ -291,6 +306,7 @@ class AgentSpec(Data):
     compensate_on: list[End] = Field(default_factory=list[End])
     variables: VariablesSpec | None = None
     memory: MemoryPolicy | None = None
+    strategy: StrategySpec | None = None
 
     @property
     def offered(self) -> list[ToolSpec]:

@@ -75,6 +75,7 @@ class ModelTurn(Data):
         fallback: Why those before it did not, in the words of each, for a person; "" where it is the agent's first.
         context: How full the model's context is with this request.
         spent: The requests of `wasted`, oldest first.
+        progress: What the strategy that leads the run knows from now on; None: what it knew, or there is none.
     """
 
     message: AssistantMessage
@@ -87,6 +88,12 @@ class ModelTurn(Data):
     fallback: str = ""
     context: ContextHealth | None = None
     spent: list[Spent] = Field(default_factory=list[Spent])
+    progress: dict[str, JSON] | None = None
+
+    @property
+    def directed(self) -> bool:
+        """Whether the strategy decided it, and no model was asked."""
+        return self.message.source == "strategy"
 
 
 class CompactReport(Data):

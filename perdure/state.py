@@ -321,6 +321,7 @@ class RunState(BaseModel):
         began: When its first execution started, or the first one since it was resumed; None in that one itself.
         decided: What people have decided about calls since the context was last summed up, in words.
         context: How full the model's context was at the last turn.
+        progress: What the strategy that leads it said with its last move.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -342,6 +343,7 @@ class RunState(BaseModel):
     decided: list[str] = Field(default_factory=list[str])
     context: ContextHealth | None = None
     pressure: Pressure = Pressure()
+    progress: dict[str, JSON] = Field(default_factory=dict)
     began: datetime | None = None
     recall: Literal["", "asked", "done"] = ""
     forked_from: Fork | None = None

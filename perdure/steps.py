@@ -150,10 +150,13 @@ def _final(state: RunState) -> Outcome | None:
 
 
 def _due(state: RunState) -> bool:
-    """Return whether the model is to be asked. What a person says does not wait for calls that wait for people."""
+    """Return whether the model is to be asked. What a person says does not wait for calls that wait for people.
+
+    In a run that a strategy leads, it does: what becomes of its calls is what that goes by.
+    """
     if any(call.deferred and not call.asks_for_all for call in state.calls):
         return False
-    if state.said:
+    if state.said and not (state.calls and state.spec.strategy):
         return True
     if state.calls:
         return False

@@ -61,16 +61,19 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     if turn.finish == "full":
         pressure.fill(state, turn)
         return
-    pressure.relax(state, turn)
     state.steps += 1
-    budgets.spend(state, turn)
+    state.progress = state.progress if turn.progress is None else turn.progress
+    if not turn.directed:
+        pressure.relax(state, turn)
+        budgets.spend(state, turn)
     if turn.finish == "interrupted":
         return
     message = turn.message
     state.messages.append(message)
     state.text = message.text or state.text
     usable = [call for call in message.calls if call.problem is None]
-    fine = bool(usable) if message.calls else turn.finish in ("stop", "calls") and bool(message.text.strip())
+    said = turn.directed or (turn.finish in ("stop", "calls") and bool(message.text.strip()))
+    fine = bool(usable) if message.calls else said
     state.malformed = 0 if fine else state.malformed + 1
     if message.calls:
         _open_calls(state, message.calls, now)

@@ -151,6 +151,18 @@ _GIVEN = ("private", "shape", "before", "variables", "session", "queued", "user"
 """What a request says of a new run's state in the state's own words."""
 
 
+class Led(Data):
+    """What a strategy is told of a run besides the conversation.
+
+    Attributes:
+        progress: What it said with its last move.
+        variables: All of the run's.
+    """
+
+    progress: dict[str, JSON] = Field(default_factory=dict)
+    variables: dict[str, JSON] = Field(default_factory=dict)
+
+
 class ModelInput(Data):
     """A model call, without the conversation: only what identifies it.
 
@@ -164,6 +176,7 @@ class ModelInput(Data):
         variables: What the model is shown of them, at the end of the request; None where it is nothing.
         compacts: The model is not asked where the request fills too much of its context: the run compacts it first.
         window: See `Pressure.window`.
+        led: What the strategy is told that leads the run; None where none does.
     """
 
     agent: str
@@ -178,6 +191,7 @@ class ModelInput(Data):
     variables: dict[str, JSON] | None = None
     compacts: bool = False
     window: int | None = None
+    led: Led | None = None
 
     @property
     def base(self) -> int:

@@ -34,7 +34,7 @@ from perdure.steps import (
     next_step,
 )
 from perdure.transcripts import Chain
-from perdure.wire import STATE, TRANSCRIPT, WORKFLOW, ModelInput, Page, RunRequest, opening_state
+from perdure.wire import STATE, TRANSCRIPT, WORKFLOW, Led, ModelInput, Page, RunRequest, opening_state
 from perdure.workflows import calls
 from perdure.workflows.afterwards import Follower
 from perdure.workflows.compacting import Compacting
@@ -179,7 +179,13 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
             variables=variables.shown(self.state),
             compacts=self.state.shape > 0 and not self.state.pressure.over,
             window=self.state.pressure.window,
+            led=self._led(),
         )
+
+    def _led(self) -> Led | None:
+        if self.state.spec.strategy is None:
+            return None
+        return Led(progress=self.state.progress, variables=variables.current(self.state) or {})
 
     async def _ask_model(self, request: ModelInput) -> None:
         try:

@@ -72,17 +72,29 @@ async def model(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> M
         activity_id=f"{request.step}",
         result_type=ModelTurn,
         **_within_the_run(request, spec, heartbeat),
-        summary=f"step {request.step}: {spec.model}{', to answer now' if request.answer_only else ''}",
+        summary=f"step {request.step}: {_asked(spec)}{', to answer now' if request.answer_only else ''}",
     )
     turn: ModelTurn = await _outcome(handle)
     return turn
+
+
+def _asked(spec: AgentSpec) -> str:
+    """Return who is asked what to do next."""
+    led = spec.strategy
+    return spec.model if led is None else f"{led.name}, {spec.model}" if led.asks else led.name
+
+
+def _queue(spec: AgentSpec) -> str:
+    """Return where that waits for a worker: a model's calls have a queue for each provider."""
+    own = workflow.info().task_queue
+    return own if spec.strategy and not spec.strategy.asks else model_queue(own, spec.model)
 
 
 def _within_the_run(request: ModelInput, spec: AgentSpec, heartbeat: timedelta) -> dict[str, Any]:
     """Return how a model is asked: where its provider's calls wait, and within the time that the run has left."""
     seconds = request.allowance.seconds
     return {
-        "task_queue": model_queue(workflow.info().task_queue, spec.model),
+        "task_queue": _queue(spec),
         "schedule_to_close_timeout": None if seconds is None else timedelta(seconds=seconds) + _SLACK,
         "start_to_close_timeout": spec.settings.timeout + _SLACK,
         "heartbeat_timeout": heartbeat,

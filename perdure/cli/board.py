@@ -43,8 +43,8 @@ class Board:
         match event:
             case ev.ModelStarted():
                 self._enter("model thinking", event.time)
-            case ev.ModelFinished() | ev.ContextCompacted():
-                self.usage += event.usage
+            case ev.ModelFinished() | ev.ContextCompacted() | ev.Moved():
+                self.usage += Usage() if isinstance(event, ev.Moved) else event.usage
                 self._enter("working", event.time)
             case ev.ToolStarted():
                 self.tools[event.call] = (event.name, event.time)

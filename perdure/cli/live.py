@@ -25,7 +25,7 @@ REFRESH, LOOK = 0.1, 2.0
 """Seconds between two pictures, and between two looks at what is being retried."""
 
 
-_BY_THE_WAY = (ev.RunStarted, ev.WorkerTookOver, ev.ModelFinished, ev.ToolStarted, ev.Said, ev.Told)
+_BY_THE_WAY = (ev.RunStarted, ev.WorkerTookOver, ev.ModelFinished, ev.Moved, ev.ToolStarted, ev.Said, ev.Told)
 """What somebody who chats need not see."""
 
 

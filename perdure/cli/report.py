@@ -150,7 +150,7 @@ def _context(state: RunState) -> str:
 
 def _asked(events: Sequence[ev.Event]) -> ev.Event | None:
     """Return the start of the model call that has not ended yet."""
-    kinds = ev.ModelStarted | ev.ModelFinished | ev.ModelFailed | ev.ContextCompacted
+    kinds = ev.ModelStarted | ev.ModelFinished | ev.Moved | ev.ModelFailed | ev.ContextCompacted
     calls = [event for event in events if isinstance(event, kinds)]
     return calls[-1] if calls and isinstance(calls[-1], ev.ModelStarted) else None
 

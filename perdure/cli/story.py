@@ -78,7 +78,7 @@ def money(cost: Decimal | None) -> str:
 def line(event: ev.Event, begun: datetime, stream: TextIO) -> str:
     """Return an event as a line (with more below it, indented): when, since `begun`; which step or call; what."""
     where = getattr(event, "call", "") or (
-        str(event.step) if isinstance(event, ev.ModelStarted | ev.ModelFinished) else ""
+        str(event.step) if isinstance(event, ev.ModelStarted | ev.ModelFinished | ev.Moved) else ""
     )
     when = paint(f"{span(event.time - begun):>10}", "dim", stream)
     return f"{when}  {where:<5} {what(event, stream)}"
@@ -100,6 +100,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"model {safe(event.model)} asked{' to answer now' if event.answer_only else ''}"
         case ev.ModelFinished():
             return _reply(event, stream)
+        case ev.Moved():
+            return _moved(event)
         case ev.ContextCompacted():
             return _compacted(event)
         case ev.ModelFailed():
@@ -232,6 +234,11 @@ def _reply(event: ev.ModelFinished, stream: TextIO) -> str:
     reply = f"model replied{other}{took}{tried}{cut}, {tokens(event.usage)}{money(event.cost_usd)}{calls}"
     aside = event.calls and event.text.strip()
     return f"{reply}\n{INDENT}{paint(one_line(event.text, 300), 'dim', stream)}" if aside else reply
+
+
+def _moved(event: ev.Moved) -> str:
+    what = f"calls {one_line(', '.join(event.calls))}" if event.calls else "answers"
+    return f"{safe(event.strategy)} {what}{_because(event.text) if event.calls else ''}"
 
 
 def fullness(context: ContextHealth) -> str:

@@ -65,7 +65,7 @@ class Asking:
         if turn.finish == "interrupted":
             self.why = "interrupted"
             self._told(turn.usage, turn.cost_usd, "lost")
-        elif turn.finish not in _NOT_SENT:
+        elif turn.finish not in _NOT_SENT and not turn.directed:
             cost, model = _less(turn.cost_usd, turn.spent), turn.model or self.model
             if not turn.spent and turn.wasted != Usage():  # an older worker told no more of it
                 self.spent = [Spent(model=self.model, usage=turn.wasted, cost_usd=Decimal(0))]

@@ -260,7 +260,8 @@ class Projection(Delegating):
             self.pending[event.event_id].asking = self._asking("model", request)
             turns.open_turn(state, answer_only=request.answer_only)
             model, last = state.spec.model, request.answer_only
-            self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
+            if state.spec.strategy is None or state.spec.strategy.asks:
+                self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
         elif kind in (RECALL, COMPACT, PUT_AWAY):
             await self._on_upkeep(self.pending[event.event_id])
         elif kind == PROBE:
@@ -384,12 +385,17 @@ class Projection(Delegating):
             activity.asking.reply(turn, self._now)
         if turn.finish == "full":
             return  # what is told is the compaction that follows
+        calls = [f"{state.steps}.{index} {call.name}" for index, call in enumerate(turn.message.calls, 1)]
+        if turn.directed:
+            name = state.spec.strategy.name if state.spec.strategy else ""
+            self._tell(ev.Moved, type="moved", strategy=name, text=turn.message.text, calls=calls)
+            return
         self._tell(
             ev.ModelFinished,
             type="model_finished",
             model=turn.model or state.spec.model,
             text=turn.message.text,
-            calls=[f"{state.steps}.{index} {call.name}" for index, call in enumerate(turn.message.calls, 1)],
+            calls=calls,
             finish=turn.finish,
             usage=turn.usage + turn.wasted,
             wasted=turn.wasted,

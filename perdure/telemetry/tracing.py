@@ -376,12 +376,13 @@ def _asking(asking: Asking, ended: datetime | None) -> Span:
     good = bool(asking.spent) and asking.spent[-1].status == "ok"
     status = "running"
     if asking.ended or ended:
-        good = good or asking.report is not None or (asking.turn is not None and asking.turn.finish == "full")
+        turn = asking.turn
+        good = good or asking.report is not None or (turn is not None and (turn.directed or turn.finish == "full"))
         gave_nothing = "lost" if asking.lost else "cancelled" if asking.why == "interrupted" else "failed"
         status = "ok" if good else gave_nothing
     return Span(
         kind="model" if asking.kind == "model" else "compaction",
-        name=asking.spent[-1].model if asking.spent else asking.model,
+        name=asking.spent[-1].model if asking.spent else _who(asking),
         start=asking.scheduled,
         end=asking.ended or ended,
         status=status,
@@ -394,6 +395,11 @@ def _asking(asking: Asking, ended: datetime | None) -> Span:
         output=_output(asking),
         spans=requests if len(requests) > 1 else [],
     )
+
+
+def _who(asking: Asking) -> str:
+    """Return who was asked: a model, or the strategy alone."""
+    return "strategy" if asking.turn and asking.turn.directed else asking.model
 
 
 def _asking_why(asking: Asking) -> str:

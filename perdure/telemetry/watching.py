@@ -40,7 +40,7 @@ class Attention:
         match event:
             case ev.ModelStarted():
                 self._asked, self._newest, self._length = event, (0, 0), 0
-            case ev.ModelFinished() | ev.ModelFailed():
+            case ev.ModelFinished() | ev.ModelFailed() | ev.Moved():
                 self._asked, self._replied = None, max(event.step, self._replied)
             case ev.ToolStarted() | ev.Undoing():
                 self._calls[event.call] = event.name

@@ -76,10 +76,10 @@ class Own:
 def test_a_strategy_is_kept_by_its_name_with_its_policy():
     own = Own(ContextPolicy(window=9_000))
     agent = Agent("a", "openai:x", context=own)
-    assert agent.strategy is own
+    assert agent.context_strategy is own
     assert agent.spec.context == ContextPolicy(window=9_000, strategy="own")
     assert Agent("a", "openai:x", context=ContextPolicy(strategy="mine")).spec.context == ContextPolicy()
-    assert Agent("a", "openai:x").strategy is None
+    assert Agent("a", "openai:x").context_strategy is None
 
 
 @pytest.mark.parametrize(

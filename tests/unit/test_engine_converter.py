@@ -44,6 +44,7 @@ from perdure.policies import (
     Price,
     Remote,
     Shaping,
+    StrategySpec,
     SubAgent,
     ToolSpec,
     VariablesSpec,
@@ -66,6 +67,7 @@ TOOL = ToolSpec(
     remote=REMOTE,
 )
 SAMPLES: list[Data] = [
+    StrategySpec(name="plan", options={"replan": True}, asks=False),
     SubAgent(spec=AgentSpec(name="scout", model="openai:gpt-5"), share=0.25),
     Private(kind="phone", value="13812345678"),
     Compaction(role="compaction", covers=2, summary="short", shortened=3),

@@ -33,9 +33,10 @@ WIRING = {
 FOLDERS = {"activities", "engine", "models", "telemetry", "workflows"}
 
 VOCABULARY = {
-    f"perdure.{path.stem}" for path in (ROOT / "perdure").glob("*.py") if path.stem not in {*WIRING, "__init__"}
+    "perdure.strategies",
+    *(f"perdure.{path.stem}" for path in (ROOT / "perdure").glob("*.py") if path.stem not in {*WIRING, "__init__"}),
 }
-"""Every single module of `perdure/` that isn't wiring."""
+"""Every single module of `perdure/` that isn't wiring, and the strategies."""
 
 SCRIPTS = {"perdure.testing.script", "perdure.testing.scripted_model"}
 """The scripted model, a provider like others; the rest of `testing` is above."""
