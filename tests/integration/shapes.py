@@ -1,0 +1,32 @@
+"""Agents of every shape that do the same work: look at Rome, book a seat there, and say that they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from perdure import Agent
+from perdure.tools import Tool
+
+LOOKING: dict[str, Any] = {"calls": [{"name": "look", "arguments": {"place": "Rome"}}]}
+BOOKING: dict[str, Any] = {"calls": [{"name": "book", "arguments": {"seat": "1A"}}]}
+
+Shape = Callable[[Any, Tool, Tool], Agent]
+"""Given a stage and the tools `look(place)` and `book(seat)`: an agent that calls them in this order, then answers."""
+
+
+def react(stage: Any, look: Tool, book: Tool) -> Agent:
+    """The model is asked what to do, over and over."""
+    agent: Agent = stage.agent([LOOKING, BOOKING, "done"], [look, book])
+    return agent
+
+
+def sub_agent(stage: Any, look: Tool, book: Tool) -> Agent:
+    """The booking is another agent's, in a run of its own."""
+    clerk = stage.agent([BOOKING, "it is booked"], [book], name="clerk")
+    asking = {"calls": [{"name": "clerk", "arguments": {"task": "book 1A"}}]}
+    agent: Agent = stage.agent([LOOKING, asking, "done"], [look, clerk.as_tool("Books seats.")])
+    return agent
+
+
+SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (react, sub_agent)}
