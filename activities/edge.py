@@ -30,6 +30,7 @@ from perdure.errors import ModelError
 from perdure.messages import Usage
 from perdure.models import Model, ModelReply, ModelRequest
 from perdure.models.dialect import request_tokens, usage_of_part
+from perdure.models.shapes import prompted
 from perdure.policies import ModelSettings
 from perdure.reports import Spent
 from perdure.settings import Settings
@@ -218,7 +219,7 @@ class Edge:
         try:
             async with asyncio.timeout(patience if left is None else min(patience, left)):
                 with signals.current().within(attempt.span):
-                    reply = await model.generate(asked)
+                    reply = await model.generate(asked if getattr(model, "takes_schema", False) else prompted(asked))
             end = "answered"
         except TimeoutError:
             if left is not None and left < patience:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Awaitable, Callable, Sequence
-from functools import lru_cache
 from typing import Any, cast
 
+from perdure.activities.checking import brief, complaints
+from perdure.activities.fitting import fitted
 from perdure.agents import Agent
 from perdure.concealing import Book, book_of
 from perdure.handling import texts
@@ -23,38 +23,24 @@ Run = Callable[[Callable[..., Any], dict[str, JSON], float], Awaitable[Any]]
 """Runs application code where tools run, with keywords, for so many seconds: `Toolbox.run`."""
 
 
-@lru_cache(maxsize=512)
-def _validator(schema: str) -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(json.loads(schema))
-
-
 def validate(arguments: JSON, tool: ToolSpec) -> Problem | None:
     """Return what is wrong with `arguments` for `tool`, or None."""
     if not isinstance(arguments, dict):
         text = f"The arguments of {tool.name} have to be a JSON object, not {type(arguments).__name__}."
         return Problem(error_type="invalid_arguments", message=text)
     try:
-        found = list(_validator(canonical_json(tool.parameters)).iter_errors(arguments))
+        said = complaints(arguments, tool.parameters)
     except Exception as error:  # noqa: BLE001 - a number or pattern that the validator can't take: nobody may pass on it
-        text = f"The arguments of {tool.name} can't be checked: {_brief(words(error))}."
+        text = f"The arguments of {tool.name} can't be checked: {brief(words(error))}."
         return Problem(error_type="invalid_arguments", message=text)
-    errors = sorted(found, key=lambda error: error.json_path)
-    if not errors:
+    if not said:
         return None
-    said = "; ".join(f"{error.json_path.removeprefix('$.')}: {_brief(error.message)}" for error in errors[:5])
-    more = f" (and {len(errors) - 5} more)" if len(errors) > 5 else ""  # noqa: PLR2004
     known = ", ".join(tool.parameters.get("properties", {}))
     return Problem(
         error_type="invalid_arguments",
-        message=f"The arguments do not fit {tool.name}: {said}{more}.",
+        message=f"The arguments do not fit {tool.name}: {said}.",
         suggestion=f"Its arguments are: {known}." if known else "It takes no arguments.",
     )
-
-
-def _brief(text: str) -> str:
-    return clean(text if len(text) <= 300 else f"{text[:300]}…")  # noqa: PLR2004
 
 
 async def judge_reply(
@@ -83,7 +69,10 @@ async def judge_reply(
         reasoning=list(reply.reasoning),
         provider=model.partition(":")[0] if reply.reasoning else "",
     )
-    return ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=model, served=reply.model)
+    turn = ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=model, served=reply.model)
+    if spec.output is None or calls or reply.finish not in ("stop", "calls") or not text.strip():
+        return turn
+    return turn.model_copy(update=await fitted(text, spec.output, agent, run, book))
 
 
 async def _judge_call(
@@ -99,7 +88,7 @@ async def _judge_call(
     try:
         arguments = parse_json(clean(raw.arguments) or "{}")
     except ValueError as error:
-        text = f"The arguments of {name} are not valid JSON: {_brief(str(error))}."
+        text = f"The arguments of {name} are not valid JSON: {brief(str(error))}."
         suggestion = "Call it again with a complete JSON object."
         return ToolCall(
             id=raw.id, name=name, problem=Problem(error_type="invalid_json", message=text, suggestion=suggestion)
@@ -139,7 +128,7 @@ def _judge_reading(call: ToolCall, handles: Sequence[str]) -> ToolCall:
     told = f"Did you mean {close[0]}?" if close else f"The last ones are: {', '.join(handles[-5:])}."
     problem = Problem(
         error_type="invalid_arguments",
-        message=_brief(f"There is no result with the handle {handle!r}."),
+        message=brief(f"There is no result with the handle {handle!r}."),
         suggestion=told if handles else "All results were shown whole.",
     )
     return call.model_copy(update={"problem": problem})

@@ -9,6 +9,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from perdure.activities.fitting import fitted
 from perdure.activities.judging import Run, must_ask, validate
 from perdure.agents import Agent
 from perdure.concealing import Book
@@ -105,7 +106,10 @@ async def directed(
     asked = made.calls if isinstance(made, Do) else ()
     calls = [await _judged(call, f"{step}.{at}", spec, agent, run, book) for at, call in enumerate(asked, 1)]
     message = AssistantMessage(role="assistant", text=made.text, calls=calls, source="strategy")
-    return ModelTurn(message=message, finish="calls" if calls else "stop", progress=made.progress)
+    turn = ModelTurn(message=message, finish="calls" if calls else "stop", progress=made.progress)
+    if calls or spec.output is None:
+        return turn
+    return turn.model_copy(update=await fitted(book.text(made.text), spec.output, agent, run, book))
 
 
 async def _judged(call: Directed, place: str, spec: AgentSpec, agent: Agent | None, run: Run, book: Book) -> ToolCall:

@@ -22,7 +22,7 @@ from perdure.activities.heartbeats import Pulse, Tried, heartbeats
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.activities.live import Voice
 from perdure.agents import Agent
-from perdure.concealing import HINT, Book, offered
+from perdure.concealing import HINT, Book, offered, offered_output
 from perdure.context import ContextStrategy, handles, offered_tools
 from perdure.messages import AssistantMessage, ContextHealth, Entry, Message
 from perdure.models import ModelRequest
@@ -184,6 +184,7 @@ def request_of(talk: Talk, request: ModelInput, messages: Sequence[Message]) -> 
         answer_only=request.answer_only,
         first=request.step == 1,
         hidden=windows.hidden(talk.entries),
+        output=offered_output(spec.output) if book.is_open and spec.output else spec.output,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
+from perdure import outputs
 from perdure.compaction import DefaultStrategy
 from perdure.concealing import deciding, deciding_tool
 from perdure.context import ContextStrategy
@@ -26,6 +27,7 @@ from perdure.policies import (
     End,
     Limits,
     ModelSettings,
+    OutputSpec,
     VariablesSpec,
 )
 from perdure.schemas import sentence
@@ -95,6 +97,8 @@ class Agent:
         conceal: The models are shown handles such as `‹phone-1›` in place of the values of `Sensitive` fields, in
             arguments, results and variables; tools that are called with a handle get the value, and the answer has it
             again. A field that says `Sensitive(…, conceal=…)` itself is not asked. Default False.
+        output_type: What its answer is: a pydantic model, a dataclass, a TypedDict or a plain type such as `list[str]`.
+            `RunResult.output` is then plain data that fits, and `RunResult.output_as` an instance. Default None: text.
 
     Raises:
         AgentError: If the name is not usable, or two tools have one name.
@@ -115,6 +119,7 @@ class Agent:
     strategy: Strategy | None = None
     context: ContextPolicy | ContextStrategy = field(default_factory=ContextPolicy)
     conceal: bool = False
+    output_type: Any = None
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -208,7 +213,15 @@ class Agent:
             memory=self._memory.policy if self._memory else None,
             strategy=self.strategy.spec() if self.strategy else None,
             context=self._context,
+            output=self._output,
         )
+
+    @property
+    def _output(self) -> OutputSpec | None:
+        found = outputs.declared(self.name, self.output_type)
+        if found is None or not self.conceal:
+            return found
+        return found.model_copy(update={"json_schema": deciding(found.json_schema)})
 
     @property
     def _declared(self) -> VariablesSpec | None:

@@ -30,7 +30,7 @@ from perdure.messages import (
     content_hash,
     parse_json,
 )
-from perdure.policies import READ_RESULT, AgentSpec, ToolSpec
+from perdure.policies import READ_RESULT, AgentSpec, OutputSpec, ToolSpec
 from perdure.results import as_text, render_result
 from perdure.sensitive import CONCEAL, KIND, Sensitive, anywhere, at_leaves, outline, unmarked
 
@@ -317,6 +317,13 @@ def offered(tool: ToolSpec) -> ToolSpec:
         return tool.model_copy(update={"parameters": unmarked(_relaxed(tool.parameters))})
 
     return _tools.get(tool, "", relaxed)
+
+
+def offered_output(spec: OutputSpec) -> OutputSpec:
+    """Return the answer that is asked of a model that may be shown handles, as `offered` does for tools."""
+    if not conceals(spec.json_schema):
+        return spec
+    return spec.model_copy(update={"json_schema": unmarked(_relaxed(spec.json_schema))})
 
 
 _RULES = frozenset({"pattern", "format", "minLength", "maxLength", "minimum", "maximum", "multipleOf", "enum", "const"})

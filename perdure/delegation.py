@@ -95,7 +95,7 @@ def _limit(state: RunState, call: CallState) -> int:
 
 def _told(call: CallState, child: str, result: RunResult, limit: int) -> ToolResult:
     """Return what the caller's model is told of a run that has ended by itself."""
-    text, note = as_text(result.text)
+    text, note = as_text(result.text if result.output is None else result.output)
     shown, _ = preview(text, limit)
     size = len(text.encode()) if len(shown) < len(text) else None
     private = result.private or None

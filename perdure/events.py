@@ -403,11 +403,12 @@ class RuntimeFault(EventBase):
 
 
 class RunFinished(EventBase):
-    """The run has ended."""
+    """The run has ended. `output` is the answer as data, where its agent has an `output_type` and it fits."""
 
     type: Literal["run_finished"]
     status: RunStatus
     text: str = ""
+    output: JSON = None
     reason: str | None = None
     failure: str | None = None
     usage: Usage = Usage()

@@ -13,10 +13,12 @@ import math
 from collections.abc import Iterable
 from datetime import timedelta
 from decimal import Decimal
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic_core import to_jsonable_python
+
+T = TypeVar("T")
 
 JSON = Any
 """A value that `json` can write: dict, list, str, int, float, bool or None."""
@@ -453,6 +455,7 @@ class RunResult(Data):
         undone: What was to be undone at the end, in that order, and whether it was; see `Agent(compensate_on=…)`.
         variables: As the run left them; see `Agent(variables=…)`.
         private: What of `text` the model has written handles of, for the run that has called this one.
+        output: The answer as plain data, where the agent has an `output_type` and the last reply fits it; else None.
     """
 
     run_id: str
@@ -469,3 +472,15 @@ class RunResult(Data):
     before: Segment | None = None
     variables: dict[str, JSON] = Field(default_factory=dict)
     private: list[Private] = Field(default_factory=list[Private])
+    output: JSON = None
+
+    def output_as(self, type: type[T]) -> T:
+        """Return `output` as an instance of `type`, which is the agent's `output_type`.
+
+        Raises:
+            ValueError: If there is no output, or it does not fit `type`; pydantic's `ValidationError` says where.
+        """
+        if self.output is None and self.status != "completed":
+            raise ValueError(f"Run {self.run_id} ended {self.status} and has no output: {self.reason or self.text}")
+        adapter: TypeAdapter[T] = TypeAdapter(type)
+        return adapter.validate_python(self.output)

@@ -304,6 +304,7 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         variables=variables.current(state),
         before=state.before if state.before and state.before.records else None,
         private=_private(state) if state.borrowing.parent else [],
+        output=state.output,
     )
 
 

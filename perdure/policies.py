@@ -102,6 +102,10 @@ class ModelSettings(Data):
         extra_body: Merged into the request's body.
         base_url: Overrides the provider's address (`OPENAI_BASE_URL` otherwise).
         api_key_env: Name of the environment variable on the worker that holds the key.
+        structured_output: How a model is held to an agent's `output_type`. `schema`: by its API (`response_format`,
+            `text.format`); `prompt`: it is told the schema; default `auto`: by the API of OpenAI's own servers, while
+            others are told the schema and are held to it by their API where no tool may be called. A server that
+            refuses is told the schema. What it writes is validated in any case.
     """
 
     temperature: float | None = None
@@ -120,6 +124,7 @@ class ModelSettings(Data):
     extra_body: dict[str, JSON] = Field(default_factory=dict)
     base_url: str | None = None
     api_key_env: str = "OPENAI_API_KEY"
+    structured_output: Literal["auto", "schema", "prompt"] = "auto"
 
 
 DEFAULT_STRATEGY = "default"
@@ -245,6 +250,20 @@ class VariablesSpec(Data):
     show: bool | list[str] = True
 
 
+class OutputSpec(Data):
+    """What an agent's answer has to be, where it is more than text; see `perdure.outputs`.
+
+    Attributes:
+        name: Of the type.
+        json_schema: What the model writes: always an object, without `$ref`.
+        wrapped: The output is no object by itself: it is that object's `result`.
+    """
+
+    name: str
+    json_schema: dict[str, Any]
+    wrapped: bool = False
+
+
 Scope = Literal["user", "tenant", "agent"]
 """Whom a remembered fact is about."""
 
@@ -293,6 +312,7 @@ class AgentSpec(Data):
         memory: What it remembers across runs. Default: nothing.
         context: How much of the conversation the models are shown.
         strategy: What decides what each turn is. Default: the model.
+        output: What its answer has to be. Default: text.
     """
 
     name: str
@@ -307,6 +327,7 @@ class AgentSpec(Data):
     variables: VariablesSpec | None = None
     memory: MemoryPolicy | None = None
     strategy: StrategySpec | None = None
+    output: OutputSpec | None = None
 
     @property
     def offered(self) -> list[ToolSpec]:

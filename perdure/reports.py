@@ -61,6 +61,12 @@ class Spent(Data):
         return [*before[:-1], last.model_copy(update=changes)]
 
 
+class Structured(Data):
+    """An answer as data; None is one as well."""
+
+    value: JSON = None
+
+
 class ModelTurn(Data):
     """A model's reply, parsed, validated, judged and counted by the activity that got it.
 
@@ -76,6 +82,8 @@ class ModelTurn(Data):
         context: How full the model's context is with this request.
         spent: The requests of `wasted`, oldest first.
         progress: What the strategy that leads the run knows from now on; None: what it knew, or there is none.
+        output: The answer as data, where the agent's answer is more than text, and this one fits.
+        misfit: Else what is wrong with it, in words for the model.
     """
 
     message: AssistantMessage
@@ -88,6 +96,8 @@ class ModelTurn(Data):
     fallback: str = ""
     context: ContextHealth | None = None
     spent: list[Spent] = Field(default_factory=list[Spent])
+    output: Structured | None = None
+    misfit: str = ""
     progress: dict[str, JSON] | None = None
 
     @property

@@ -201,6 +201,18 @@ def parameters_schema(model: type[Arguments]) -> dict[str, Any]:
     return cast("dict[str, Any]", _untitled(schema, top=True))
 
 
+def type_schema(hint: Any) -> dict[str, Any]:
+    """Return the JSON Schema of what is read as the type `hint`, `$ref`s inlined, generated titles left out.
+
+    Raises:
+        Exception: Whatever pydantic raises where the type has none.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        schema = inline_refs(TypeAdapter(hint).json_schema())
+    return cast("dict[str, Any]", _untitled(schema))
+
+
 def _untitled(node: Any, *, top: bool = False) -> Any:
     if isinstance(node, list):
         return [_untitled(item) for item in cast("list[Any]", node)]

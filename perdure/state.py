@@ -322,6 +322,7 @@ class RunState(BaseModel):
         decided: What people have decided about calls since the context was last summed up, in words.
         context: How full the model's context was at the last turn.
         progress: What the strategy that leads it said with its last move.
+        output: The last reply as data, where the agent's answer is more than text, and it fits.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -352,6 +353,7 @@ class RunState(BaseModel):
     staged: list[CallState] = Field(default_factory=list[CallState])  # to be executed after the answer
     effects: list[DoneEffect] = Field(default_factory=list[DoneEffect])  # of tools with a compensation
     text: str = ""
+    output: JSON = None
     steps: int = 0
     started: int = 0
     malformed: int = 0

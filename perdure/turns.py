@@ -15,6 +15,7 @@ CUT_OFF = "Your last reply was cut off by the length limit and could not be used
 LOOPED = "Your last reply said the same over and over until it was cut off. Answer again, and say each thing once."
 EMPTY = "Your last reply was empty. Answer the user, or call a tool."
 REFUSED = "Your last reply was withheld or declined. Say plainly what you can't do, and what you can do instead."
+AGAIN = "Answer again: with one JSON value that fits the schema of the answer, and nothing else."
 CLOSING = (
     "The limit of this run is reached: no tool can be called any more. Answer now with what you know, and say what "
     "is left undone."
@@ -72,8 +73,9 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     state.messages.append(message)
     state.text = message.text or state.text
     usable = [call for call in message.calls if call.problem is None]
+    state.output = turn.output.value if turn.output else None
     said = turn.directed or (turn.finish in ("stop", "calls") and bool(message.text.strip()))
-    fine = bool(usable) if message.calls else said
+    fine = bool(usable) if message.calls else said and not turn.misfit
     state.malformed = 0 if fine else state.malformed + 1
     if message.calls:
         _open_calls(state, message.calls, now)
@@ -81,12 +83,21 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
         state.outcome = state.outcome or _answered(state)
         staging.present(state, now)
     else:
-        cut_off = LOOPED if loops.repeats_itself(message.text) else CUT_OFF
-        note = {"length": cut_off, "filtered": REFUSED, "refusal": REFUSED}.get(turn.finish, EMPTY)
-        state.messages.append(UserMessage(role="user", content=note, source="runtime"))
+        state.messages.append(_complaint(turn))
     if state.malformed >= state.limits.malformed_turns and not state.outcome:
-        reason = f"The model gave {state.malformed} unusable replies in a row."
+        last = f" The last one: {turn.misfit}" if turn.misfit else ""
+        reason = f"The model gave {state.malformed} unusable replies in a row.{last}"
         state.outcome = Outcome(status="failed", reason=reason, failure="malformed_output")
+
+
+def _complaint(turn: ModelTurn) -> UserMessage:
+    """Return what the model is told of a reply that can't be used."""
+    if turn.misfit:
+        private = turn.message.private  # the complaint may quote it
+        return UserMessage(role="user", content=f"{turn.misfit} {AGAIN}", source="runtime", private=private)
+    cut_off = LOOPED if loops.repeats_itself(turn.message.text) else CUT_OFF
+    note = {"length": cut_off, "filtered": REFUSED, "refusal": REFUSED}.get(turn.finish, EMPTY)
+    return UserMessage(role="user", content=note, source="runtime")
 
 
 def _answered(state: RunState) -> Outcome:

@@ -23,6 +23,7 @@ from perdure.messages import (
 )
 from perdure.models import ModelReply, ModelRequest
 from perdure.models.dialect import EMPTY_REPLY, Names, function, level_calls, to_text, tool_choice, usage_or_estimate
+from perdure.models.shapes import Shapes, format_of
 from perdure.policies import ModelSettings
 from perdure.results import render_result
 
@@ -49,13 +50,19 @@ class OpenAIChat:
         ModelError: See `Endpoint`.
     """
 
+    takes_schema = True
+
     def __init__(self, model: str, settings: ModelSettings, provider: str = "openai") -> None:
         self.model = model
         self.provider = provider
         self._endpoint = Endpoint(settings)
+        self._shapes = Shapes(custom=self._endpoint.custom)
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the reply. Raises `ModelError`."""
+        return await self._shapes.asking(self._ask, request)
+
+    async def _ask(self, request: ModelRequest) -> ModelReply:
         body = request_body(self.model, request, custom=self._endpoint.custom, provider=self.provider)
         return await self._endpoint.ask("/chat/completions", body, request, Completion, read_reply)
 
@@ -85,6 +92,8 @@ def request_body(model: str, request: ModelRequest, *, custom: bool, provider: s
         ]
         body["tool_choice"] = _choice(tool_choice(request, names))
         body["parallel_tool_calls"] = settings.parallel_tool_calls
+    if request.output:
+        body["response_format"] = {"type": "json_schema", "json_schema": format_of(request.output)}
     limit = "max_tokens" if custom else "max_completion_tokens"
     body |= {
         "temperature": settings.temperature,

@@ -24,6 +24,7 @@ from perdure.messages import (
 )
 from perdure.models import ModelReply, ModelRequest, RawCall
 from perdure.models.dialect import EMPTY_REPLY, Names, function, level_calls, to_text, tool_choice, usage_or_estimate
+from perdure.models.shapes import Shapes, format_of
 from perdure.policies import ModelSettings
 from perdure.results import render_result
 
@@ -42,14 +43,19 @@ class OpenAIResponses:
     """
 
     provider = "openai-responses"
+    takes_schema = True
 
     def __init__(self, model: str, settings: ModelSettings) -> None:
         self.model = model
         self._endpoint = Endpoint(settings)
         self._reasons = True
+        self._shapes = Shapes(custom=self._endpoint.custom)
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the reply. Raises `ModelError`."""
+        return await self._shapes.asking(self._reasoning, request)
+
+    async def _reasoning(self, request: ModelRequest) -> ModelReply:
         try:
             return await self._ask(request)
         except ModelError as error:
@@ -102,7 +108,11 @@ def request_body(model: str, request: ModelRequest, *, reasons: bool = True) -> 
         "reasoning": {"effort": settings.reasoning_effort} if settings.reasoning_effort else None,
         "max_output_tokens": settings.max_output_tokens,
     }
-    return {key: value for key, value in body.items() if value is not None} | settings.extra_body
+    body = {key: value for key, value in body.items() if value is not None} | settings.extra_body
+    if request.output:
+        shape = {"type": "json_schema", **format_of(request.output)}
+        body["text"] = {**obj(body.get("text")), "format": shape}
+    return body
 
 
 def _items(message: Message, names: Names) -> list[dict[str, JSON]]:

@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO
 
 from perdure import events as ev
+from perdure import outputs
 from perdure.cli import prompt, story
 from perdure.cli.output import lay_out, one_line, safe, say, span
 from perdure.drafts import Draft
@@ -93,7 +94,10 @@ class Board:
 
     def written(self, width: int) -> list[str]:
         """Return the last lines of what the model is writing."""
-        shown = safe(self.draft.text[-_LINES * max(width, 20) :])
+        text = self.draft.text
+        if text.lstrip().startswith(("{", "```json")) and (value := outputs.partial(text)) is not None:
+            text = outputs.as_text(value)  # what there is of it, as far as it can be read
+        shown = safe(text[-_LINES * max(width, 20) :])
         return [part for line in shown.splitlines() for part in (wrap(line, max(width, 20)) or [""])][-_LINES:]
 
 

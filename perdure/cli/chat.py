@@ -153,7 +153,9 @@ class Talk:
         if self.as_json:
             emit(result)
         elif result.status in ("completed", "budget_exhausted"):
-            data(result.text)
+            from perdure import outputs
+
+            data(outputs.answer(result))
 
     # -- asynchronous --------------------------------------------------------------------------------------
 

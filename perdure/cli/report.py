@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from perdure import asking
+from perdure import asking, outputs
 from perdure import events as ev
 from perdure.cli import standing, story
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
@@ -92,7 +92,7 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
         yield from transcript_lines(projection.entries, stream)
     if result.text:
         title = "Answer" if standing.status(projection) in ("completed", "budget_exhausted") else "Last words"
-        yield from ("", paint(title, "bold", stream), safe(result.text))
+        yield from ("", paint(title, "bold", stream), safe(outputs.answer(result)))
 
 
 def _work(projection: Projection, result: RunResult, stream: TextIO) -> Iterator[str]:

@@ -310,7 +310,9 @@ async def _followed(settings: Settings, run: Begun, *, no_wait: bool, as_json: b
     if as_json:
         emit({**result.model_dump(), **run.told})
     elif result.status in ("completed", "budget_exhausted"):
-        data(result.text)
+        from perdure import outputs
+
+        data(outputs.answer(result))
     if result.status == "budget_exhausted":
         say(f"Go on from there: perdure resume {safe(shlex.quote(run.run_id))} {await _more(client, run.run_id)}")
     return DONE if result.status == "completed" else FAILED

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from perdure.messages import JSON, Message, Usage
-from perdure.policies import ModelSettings, ToolSpec
+from perdure.policies import ModelSettings, OutputSpec, ToolSpec
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class ModelRequest:
         tools: What it may call.
         answer_only: True if it has to answer in text now; tools are shown, but not to be called.
         first: True on the run's first turn.
+        output: What the answer has to be, where that is more than text. A model whose `takes_schema` is not True is
+            given None, and told of it in the instructions.
         hidden: Replies that are not shown any more: an id of a call that was given in one of them may come again.
         on_text: Called with each piece of the reply's text as it comes. It may come again with another attempt.
     """
@@ -31,6 +33,7 @@ class ModelRequest:
     answer_only: bool = False
     first: bool = False
     hidden: int = 0
+    output: OutputSpec | None = None
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
 
 
@@ -62,7 +65,10 @@ class ModelReply:
 
 
 class Model(Protocol):
-    """One model of one provider."""
+    """One model of one provider.
+
+    One that can be held to the schema of an answer, or tells its model of it by itself, says `takes_schema = True`.
+    """
 
     provider: str
 

@@ -284,6 +284,7 @@ def usage_of_part(request: ModelRequest, characters: int) -> Usage:
 def request_tokens(request: ModelRequest) -> int:
     """Return an estimate of the tokens of a request, its tools included: 4 bytes a token, attachments flat."""
     messages = sum(message_bytes(message) for message in request.messages)
+    messages += _bytes(to_text(request.output.json_schema)) if request.output else 0
     return _tokens(instruction_bytes(request.instructions, request.tools) + messages)
 
 

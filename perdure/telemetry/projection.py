@@ -234,6 +234,7 @@ class Projection(Delegating):
             type="run_finished",
             status=result.status,
             text=result.text,
+            output=result.output,
             reason=result.reason,
             failure=result.failure,
             usage=result.usage,

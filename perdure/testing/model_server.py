@@ -97,6 +97,7 @@ class ModelServer:
         port: Default: any free one.
         check: Whether to refuse what OpenAI would refuse.
         streams: False: it sends whole replies also where pieces are asked for.
+        schemas: False: it refuses to be held to a schema, as many servers do.
 
     Attributes:
         requests: Every request for a reply, in order.
@@ -110,10 +111,12 @@ class ModelServer:
         port: int = 0,
         check: bool = True,
         streams: bool = True,
+        schemas: bool = True,
     ) -> None:
         self.follow(replies)
         self._troubles = Troubles()
         self._host, self._port, self._check, self._streams = host, port, check, streams
+        self._schemas = schemas
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.requests: list[Received] = []
@@ -170,6 +173,8 @@ class ModelServer:
         self.requests.append(request)
         try:
             refusal = api.refuse(request.body) if self._check else None
+            if not self._schemas and ("response_format" in request.body or "format" in request.body.get("text", {})):
+                refusal = "This response_format type is unavailable now."
             seen = api.seen(request.body)
         except (KeyError, TypeError, AttributeError) as error:
             return _error(400, f"The request can't be understood: {type(error).__name__} {error}.")

@@ -62,6 +62,35 @@ def _refuse_tools(functions: Sequence[Body], body: Body) -> str | None:
     return None
 
 
+def _refuse_format(form: Body) -> str | None:
+    """Return what OpenAI would say against the `{name, schema, strict}` of an answer."""
+    name, schema = form.get("name"), form.get("schema")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return f"Invalid 'response_format.json_schema.name': {name!r}."
+    if not isinstance(schema, dict) or cast("Body", schema).get("type") != "object":
+        return f"Invalid schema for response_format {name!r}: schema must be a JSON Schema of 'type: \"object\"'."
+    loose = _not_strict(cast("Body", schema)) if form.get("strict") else None
+    return f"Invalid schema for response_format {name!r}: {loose}" if loose else None
+
+
+def _not_strict(node: JSON) -> str | None:
+    """Return the first thing in a schema that strict mode does not take."""
+    if isinstance(node, list):
+        return next(filter(None, map(_not_strict, cast("list[JSON]", node))), None)
+    if not isinstance(node, dict):
+        return None
+    fields = cast("Body", node)
+    if foreign := {"allOf", "oneOf", "not", "prefixItems", "minLength", "maxLength", "default"} & set(fields):
+        return f"{min(foreign)!r} is not permitted."
+    properties: Body = fields.get("properties") or {}
+    if fields.get("type") == "object" and fields.get("additionalProperties") is not False:
+        return "'additionalProperties' is required to be supplied and to be false."
+    if properties and set(fields.get("required") or ()) != set(properties):
+        return "'required' is required to be supplied and to be an array including every key in properties."
+    below = [*properties.values(), fields.get("items"), fields.get("anyOf")]
+    return next(filter(None, map(_not_strict, below)), None)
+
+
 def _refuse_call(name: JSON, arguments: JSON) -> str | None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return f"Invalid function name {name!r}."
@@ -116,6 +145,9 @@ def _chat_refuse(body: Body) -> str | None:
         open_calls |= {call["id"] for call in calls}
     if open_calls:
         return f"These calls have no result: {', '.join(sorted(open_calls))}."
+    form: Body = body.get("response_format") or {}
+    if form.get("type") == "json_schema" and (problem := _refuse_format(form.get("json_schema") or {})):
+        return problem
     return _refuse_tools([tool["function"] for tool in body.get("tools", ())], body)
 
 
@@ -173,7 +205,10 @@ def _responses_refuse(body: Body) -> str | None:
         return "This server keeps nothing: store has to be false."
     if orphan := next((a for a, b in pairwise([*items, {}]) if _kind(a) == "reasoning" and not _is_reply(b)), None):
         return f"Item {orphan.get('id')!r} of type 'reasoning' was provided without its required following item."
-    return _refuse_pairs(items) or _refuse_tools(body.get("tools", []), body)
+    of_text: Body = body.get("text") or {}
+    form: Body = of_text.get("format") or {}
+    wrong = _refuse_format(form) if form.get("type") == "json_schema" else None
+    return wrong or _refuse_pairs(items) or _refuse_tools(body.get("tools", []), body)
 
 
 def _refuse_pairs(items: Sequence[Body]) -> str | None:

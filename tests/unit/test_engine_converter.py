@@ -41,6 +41,7 @@ from perdure.policies import (
     Limits,
     MemoryPolicy,
     ModelSettings,
+    OutputSpec,
     Price,
     Remote,
     Shaping,
@@ -49,6 +50,7 @@ from perdure.policies import (
     ToolSpec,
     VariablesSpec,
 )
+from perdure.reports import Structured
 
 PROBLEM = Problem(error_type="invalid_json", message="line 1", suggestion="quote it")
 CALL = ToolCall(id="c1", name="look", arguments={"a": None, "b": [0, "", {"c": False}]}, problem=PROBLEM, ask="costly")
@@ -100,6 +102,8 @@ SAMPLES: list[Data] = [
     Undone(position="2.1", name="book", status="failed", message="Too late."),
     RunResult(run_id="r", status="completed"),
     RunResult(run_id="r", status="failed", cost_usd=Decimal("0.10"), duration=timedelta(days=3), failure="quota"),
+    OutputSpec(name="Trip", json_schema={"type": "object", "properties": {}}, wrapped=True),
+    Structured(value={"n": None}),
     Decision(call="2.1", approve=False, arguments={}),
     Settlement(call="2.1", outcome="done", result={"n": None}),
     Answer(text="Monday", call="2.1", by="ann"),
