@@ -56,9 +56,10 @@ history: $(VENV)/.dev ## What a step leaves in history, from 10 steps to 3,000, 
 load: $(VENV)/.dev ## Many runs at once: order, shares, rates, memory (ARGS=urgent: one part)
 	@$(BIN)/python -m bench.load $(ARGS)
 
-docs: $(VENV)/.dev ## Write the page of the commands from the commands
+docs: $(VENV)/.dev ## Write the page of the commands from the commands, and the schema of agents from their models
 	@mkdir -p docs/reference
 	$(BIN)/typer perdure.starter utils docs --name perdure --output docs/reference/cli.md
+	$(BIN)/python starter.py schema agent > docs/reference/agent.schema.json
 
 ci: ## All of what has to hold, as on the server
 	bash .ci/run

@@ -16,6 +16,7 @@ from perdure.cli import (
     control,
     cost,
     decisions,
+    declare,
     demo,
     doctor,
     history,
@@ -65,6 +66,7 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
         decisions.settle,
         audit.audit,
     ),
+    "Declaring": (declare.schema,),
     "Help": (doctor.doctor,),
 }
 for panel, commands in _PANELS.items():

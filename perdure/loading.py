@@ -16,19 +16,31 @@ from perdure.settings import Settings
 
 
 def looks_like_file(reference: str) -> bool:
-    """Return whether `reference` names a file or module (`agents.py`, `agents.py:travel`, `pkg.mod:travel`)."""
-    return ".py" in reference or "/" in reference or ":" in reference
+    """Return whether `reference` names a file or module (`agents.py`, `agents.yaml:travel`, `pkg.mod:travel`)."""
+    return ".py" in reference or "/" in reference or ":" in reference or is_declaration(reference)
+
+
+def is_declaration(where: str) -> bool:
+    """Return whether a file is one of YAML, by its name."""
+    return where.endswith((".yaml", ".yml"))
+
+
+def is_file(where: str) -> bool:
+    """Return whether that is the path of a file, and not a module's name."""
+    return where.endswith(".py") or "/" in where or is_declaration(where)
 
 
 def load_agents(reference: str) -> list[Agent]:
-    """Return the agents that `FILE.py`, `FILE.py:name`, `module` or `module:name` declares, in order.
+    """Return the agents that `FILE.py`, `FILE.yaml`, `FILE.py:name`, `module` or `module:name` declares, in order.
 
     Raises:
         AgentNotFound: If there is no such file or module, or no such agent in it.
-        AgentError: If it can't be imported; the text names file, line and reason.
+        AgentError: If it can't be imported, or something declared can't be; the text names file, line and reason.
     """
     where, _, name = reference.partition(":")
-    module = _import_file(Path(where)) if where.endswith(".py") or "/" in where else _import_module(where)
+    if is_declaration(where):
+        return _declared(where, name)
+    module = _import_file(Path(where)) if is_file(where) else _import_module(where)
     found: dict[str, Agent] = {}
     for agent in vars(module).values():
         if isinstance(agent, Agent) and found.setdefault(agent.name, agent) is not agent:
@@ -41,6 +53,32 @@ def load_agents(reference: str) -> list[Agent]:
     if not isinstance(chosen, Agent):
         raise AgentNotFound(f"{where} has no agent {name!r}; known are {', '.join(found)}.")
     return [chosen]
+
+
+def _declared(where: str, name: str) -> list[Agent]:
+    from perdure.declaring import declared_agents
+
+    agents = declared_agents(Path(where), where)
+    chosen = [agent for agent in agents if name in ("", agent.name)]
+    if not chosen:
+        raise AgentNotFound(f"{where} has no agent {name!r}; known are {', '.join(agent.name for agent in agents)}.")
+    return chosen
+
+
+def load_module(where: str, folder: Path) -> ModuleType:
+    """Return the module `where`, or the file of that path; both are looked for in `folder` first.
+
+    Raises:
+        AgentNotFound: If there is none.
+        AgentError: If it can't be imported; the text names file, line and reason.
+    """
+    if is_file(where):
+        return _import_file(folder / where)
+    if (neighbour := folder / f"{where}.py").is_file():
+        return _import_file(neighbour)  # two folders may each have one of that name
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return _import_module(where)
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -109,7 +147,7 @@ def _digest(text: str) -> str:
 def source_of(reference: str) -> str:
     """Return the file or module that `reference` names, as `task_queue` wants it."""
     where = reference.partition(":")[0]
-    if where.endswith(".py") or "/" in where:
+    if is_file(where):
         return str(Path(where).expanduser().resolve())
     module = sys.modules.get(where)
     return str(Path(module.__file__).resolve()) if module and module.__file__ else where

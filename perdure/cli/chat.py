@@ -36,7 +36,7 @@ Ctrl-C leaves the turn under way alone, Ctrl-D ends the chat. The session stays:
 
 def chat(
     agent: Annotated[
-        str, typer.Argument(metavar="AGENT", help="FILE.py[:name], module:name, or the name of a served one.")
+        str, typer.Argument(metavar="AGENT", help="FILE.py or .yaml[:name], module:name, or the name of a served one.")
     ],
     name: Annotated[
         str | None, typer.Option("--session", help="Which conversation. Default: a new one, whose name is told.")

@@ -42,7 +42,7 @@ class Choice:
 
 
 async def choose(reference: str, client: Client) -> Choice:
-    """Return the agent that `FILE.py[:name]`, `module[:name]` or the name of a served agent means.
+    """Return the agent that `FILE.py[:name]`, `FILE.yaml[:name]`, `module[:name]` or the name of a served agent means.
 
     A queue set in the settings beats both the file's own and the catalogue's.
 

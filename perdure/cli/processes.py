@@ -46,7 +46,7 @@ def dev(
 
 
 def worker(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="FILE.py, FILE.py:agent or module.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="FILE.py, FILE.yaml, FILE.py:agent or module.")],
     task_queue: TaskQueue = None,
     model_rate: Annotated[
         list[str] | None, typer.Option(metavar="PROVIDER=N", help="Model calls a second, of all workers of the queue.")

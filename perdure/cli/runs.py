@@ -73,7 +73,7 @@ class Begun:
 
 def run(
     agent: Annotated[
-        str, typer.Argument(metavar="AGENT", help="FILE.py[:name], module:name, or the name of a served one.")
+        str, typer.Argument(metavar="AGENT", help="FILE.py or .yaml[:name], module:name, or the name of a served one.")
     ],
     text: Annotated[
         str | None, typer.Argument(metavar="INPUT", help="What it is to do; `-` reads stdin. This or --input-file.")
