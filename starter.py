@@ -24,6 +24,7 @@ from perdure.cli import (
     output,
     processes,
     runs,
+    scaffold,
     secrets,
     sessions,
     trace,
@@ -66,7 +67,7 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
         decisions.settle,
         audit.audit,
     ),
-    "Declaring": (declare.schema,),
+    "Declaring": (scaffold.new, declare.schema),
     "Help": (doctor.doctor,),
 }
 for panel, commands in _PANELS.items():
