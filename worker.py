@@ -18,13 +18,14 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from perdure.activities import copies, providers
 from perdure.activities.acquaintance import Acquaintance
-from perdure.activities.afterwards import Afterwards, Copy
+from perdure.activities.afterwards import Afterwards
 from perdure.activities.compacting import CompactActivities
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.keychecks import admit
 from perdure.activities.learning import Learning
+from perdure.activities.meanwhile import Meanwhile, Noting
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.notices import Notices
@@ -41,6 +42,7 @@ from perdure.client import Client as Starter
 from perdure.engine import search_attributes
 from perdure.engine.external_storage import Driver, attached
 from perdure.errors import AgentError, PerdureError, SessionError
+from perdure.listing import going_on
 from perdure.retention import keep_up
 from perdure.sealing import keyring
 from perdure.settings import Settings
@@ -107,8 +109,12 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         tools = ToolActivities(by_name, toolbox, *beside_it, safe=Safe(store, settings), acquaintance=private)
         notices = Notices(client, settings)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
+        tracing = copies.tracing(telemetry, store)
+        live_copies = [copies.of_events(store, log), *tracing]
+        meanwhile = Meanwhile(client, live_copies, going_on(task_queue), settings.copy_every.total_seconds())
+        common = {**_common(settings), "interceptors": [Noting(meanwhile)]}
         others: list[Callable[..., Any]] = [
-            Afterwards(client, store, [*copies.every(store, settings, log), *_tracing(telemetry)]).archive,
+            Afterwards(client, store, [*copies.every(store, settings, log), *tracing]).archive,
             sessions.end_turn,
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember),
@@ -116,26 +122,18 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         ]
         calls: list[Callable[..., Any]] = [models.model, CompactActivities(models, edge, store).compact, learning.learn]
         workers = [
-            _worker(client, task_queue, models, tools, others, settings),
-            *_model_workers(client, task_queue, calls, by_name, settings),
+            _worker(client, task_queue, models, tools, others, settings, common),
+            *_model_workers(client, task_queue, calls, by_name, settings, common),
         ]
         beside = [
             _announce(store, client.namespace, by_name, task_queue),
             sweep(client, store),
             keep_up(client, store, task_queue),
             _tidy(settings),
+            meanwhile.work(),
         ]
         async with contextlib.aclosing(edge), _running(workers) as stop, _beside(*beside):
             yield stop
-
-
-def _tracing(telemetry: otel.Telemetry | None) -> list[Copy]:
-    """Return what tells OpenTelemetry of each execution that has ended, where it is on."""
-    if telemetry is None:
-        return []
-    from perdure.activities.tracing import Tracing
-
-    return [Tracing(telemetry)]
 
 
 @asynccontextmanager
@@ -234,6 +232,7 @@ def _worker(
     tools: ToolActivities,
     others: Sequence[Callable[..., Any]],
     settings: Settings,
+    common: Mapping[str, Any],
 ) -> Worker:
     """Return the worker of runs and tools. It takes model calls too: those of before they had queues of their own."""
     return Worker(
@@ -249,7 +248,7 @@ def _worker(
         sticky_queue_schedule_to_start_timeout=_STICKY,
         max_concurrent_activities=settings.max_activities,
         max_cached_workflows=settings.max_runs,
-        **_common(settings),
+        **common,
     )
 
 
@@ -274,6 +273,7 @@ def _model_workers(
     activities: Sequence[Callable[..., Any]],
     agents: Mapping[str, Agent],
     settings: Settings,
+    common: Mapping[str, Any],
 ) -> list[Worker]:
     """Return a worker of model calls for each provider: a waiting run may need one that no agent names any more."""
     specs = [agent.spec for agent in agents.values()]
@@ -288,7 +288,7 @@ def _model_workers(
             max_concurrent_activities=settings.model_slots,
             max_concurrent_activity_task_polls=None if queue in named else 1,
             max_task_queue_activities_per_second=queues.get(queue),
-            **_common(settings),
+            **common,
         )
         for queue in sorted({*named, *queues})
     ]

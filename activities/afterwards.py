@@ -31,13 +31,14 @@ _LOCALLY = 1.0
 
 @dataclass(frozen=True)
 class Kept:
-    """An execution that has just been archived.
+    """An execution that has just been archived, or, of one that goes on, what there is of it by now.
 
     Attributes:
-        run: The run, as the archive has it now.
+        run: The run, as the archive has it now; of one that goes on, as it would have it.
         execution: Temporal's run id.
         projection: What the history of this execution tells.
         events: That history.
+        goes_on: Whether there is more of it to come.
         converter: Reads what is in it.
     """
 
@@ -46,10 +47,14 @@ class Kept:
     projection: Projection
     events: Sequence[HistoryEvent]
     converter: DataConverter
+    goes_on: bool = False
 
 
 Copy = Callable[[Kept], Awaitable[None]]
-"""Writes down elsewhere what an execution tells. Comes after its end, may be repeated, then writes the same again."""
+"""Writes down elsewhere what an execution tells. Comes after its end, may be repeated, then writes the same again.
+
+Some take what there is of one that goes on, too, and go on from there: see `meanwhile`.
+"""
 
 _CONTINUED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
 
@@ -79,10 +84,7 @@ class Afterwards:
         async with heartbeats():
             recorded = await self._recorded(request)
             if recorded:
-                kept = await keep(self._client, self._store, request.run_id, recorded)
-                if state := kept.projection.state:
-                    acquaintance.meet(kept.projection.entries, state.spec, state.run_id)
-                await make_copies(self._copies, kept)
+                await make_copies(self._copies, await keep(self._client, self._store, request.run_id, recorded))
 
     async def _recorded(self, request: AfterRun) -> Recorded | None:
         """Return the execution, or None if the engine has forgotten it."""
@@ -96,13 +98,15 @@ async def make_copies(copies: Sequence[Copy], kept: Kept) -> None:
     Raises:
         ConnectionFailed: If the store is down.
     """
+    if state := kept.projection.state:
+        acquaintance.meet(kept.projection.entries, state.spec, state.run_id)
     for copy in copies:
         try:
             await copy(kept)
         except ConnectionFailed:
             raise
         except Exception:  # noqa: BLE001 - whatever it is: the archive is there
-            _log.exception("of run %s, which is archived, a copy could not be made", kept.run.run_id)
+            _log.exception("of run %s a copy could not be made", kept.run.run_id)
 
 
 async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) -> Kept:
@@ -121,17 +125,25 @@ async def keep(client: Client, store: Store, run_id: str, recorded: Recorded) ->
     return Kept(run, recorded.execution, projection, recorded.events, client.data_converter)
 
 
-def _archived(projection: Projection, namespace: str, last: HistoryEvent) -> ArchivedRun:
+async def so_far(client: Client, run_id: str, recorded: Recorded) -> Kept:
+    """Return what there is of an execution that goes on. Nothing is kept of it."""
+    projection = await projected(run_id, recorded.events, client.data_converter)
+    run = _archived(projection, client.namespace, None)
+    return Kept(run, recorded.execution, projection, recorded.events, client.data_converter, goes_on=True)
+
+
+def _archived(projection: Projection, namespace: str, last: HistoryEvent | None) -> ArchivedRun:
+    """Return a run as the archive has it; `last` is the event by which its execution has ended, None: it goes on."""
     state, started_at = projection.state, projection.started_at
     assert state is not None and started_at is not None  # noqa: S101, PT018 - a history begins with the start
-    result = None if last.event_type == _CONTINUED else projection.result()
+    result = None if last is None or last.event_type == _CONTINUED else projection.result()
     return ArchivedRun(
         namespace=namespace,
         run_id=projection.run_id,
         agent=state.spec.name,
         status=result.status if result else "running",
         started_at=state.began or started_at,
-        closed_at=last.event_time.ToDatetime(UTC) if result else None,
+        closed_at=last.event_time.ToDatetime(UTC) if result and last else None,
         session=state.session.name if state.session else "",
         user=state.user,
         tenant=state.tenant,

@@ -168,7 +168,8 @@ class Attempt:
     def span(self) -> SpanRef:
         """The span of the request that was begun last."""
         info, number = activity.info(), sum(one.times for one in self.tried.spent) + 1
-        return of_attempt(info.namespace, info.workflow_id or "", info.workflow_run_id or "", info.activity_id, number)
+        ids = (info.namespace, info.workflow_id or "", info.workflow_run_id or "", info.activity_id, number)
+        return of_attempt(*ids, info.scheduled_time)
 
     def waste(
         self,

@@ -1,4 +1,4 @@
-"""Copies of what archived executions tell, and what is no longer needed once one has ended."""
+"""Copies of what executions tell, and what is no longer needed once one has ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from perdure.activities.afterwards import Copy, Kept
 from perdure.activities.auditing import audit_copy
 from perdure.activities.ledger import usage_copy
 from perdure.activities.stores import Store, segments
-from perdure.activities.stores.copied import EventRow, Events
+from perdure.activities.stores.copied import EventRow, Events, Told
 from perdure.events import Event
 from perdure.settings import Settings
 from perdure.telemetry import event_log, live
 from perdure.telemetry.event_log import EventLog
+from perdure.telemetry.otel import Telemetry
 
 
 def every(store: Store, settings: Settings, log: EventLog | None = None) -> list[Copy]:
@@ -24,6 +25,15 @@ def every(store: Store, settings: Settings, log: EventLog | None = None) -> list
     """
     usage = usage_copy(store, partial(segments.read, store))
     return [usage, audit_copy(store), of_events(store, log), forgetting(settings)]
+
+
+def tracing(telemetry: Telemetry | None, marks: Told) -> list[Copy]:
+    """Return what tells OpenTelemetry of each execution, also while it goes on; nothing where it is off."""
+    if telemetry is None:
+        return []
+    from perdure.activities.tracing import Tracing
+
+    return [Tracing(telemetry, marks)]
 
 
 def forgetting(settings: Settings) -> Copy:

@@ -262,7 +262,7 @@ class ToolActivities:
         variables = live.variables if live else None
         run = (info.workflow_id or "", info.attempt, deadline)
         ids = (info.namespace, info.workflow_id or "", info.workflow_run_id or "", info.activity_id, info.attempt)
-        span = of_attempt(*ids)
+        span = of_attempt(*ids, None if info.is_local else info.scheduled_time)
         return CallContext(call, *run, self._toolbox, variables, secrets, name=info.activity_type, span=span)
 
 

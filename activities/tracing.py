@@ -1,65 +1,93 @@
-"""The spans and metrics of an execution that has ended, told once, off its critical path."""
+"""The spans and metrics of executions, told once, off their critical path."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections import OrderedDict
+import os
+import secrets
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from temporalio import activity
 
 from perdure.activities.afterwards import Kept
+from perdure.activities.stores.copied import Told as Marks
 from perdure.reports import Spent
 from perdure.state import RunState
 from perdure.telemetry import otel
 from perdure.telemetry.attempted import attempted, for_memory
 from perdure.telemetry.ids import of_attempt
 from perdure.telemetry.otel import Telemetry
-from perdure.telemetry.spans import Told, spans, waits
+from perdure.telemetry.spans import Span, Told, spans, waits
 
 _log = logging.getLogger("perdure.telemetry")
 
-_REMEMBERED = 10_000
+_PATIENCE = timedelta(seconds=30)
+"""How long one process may take to tell of an execution, before another one tells the same."""
+_AGAIN = 0.5
+"""Seconds until who waits for that looks again."""
 
 
 class Tracing:
-    """Tells of executions. A `Copy`: its spans have the ids that they would have if it was repeated.
+    """Tells of executions, and of each span once. A `Copy`, also of what there is of an execution that goes on.
+
+    How far it has come is in the store. A worker that is lost between telling and noting that leaves the same spans to
+    be told again, with the ids that they had.
 
     Args:
         telemetry: Where it is told.
+        marks: How far it was told.
     """
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, marks: Marks) -> None:
         self._telemetry = telemetry
-        self._counted: OrderedDict[str, None] = OrderedDict()
+        self._marks = marks
+        self._holder = f"{os.getpid()}@{socket.gethostname()}-{secrets.token_hex(4)}"
 
     async def __call__(self, kept: Kept) -> None:
-        """Tell of an execution, and wait a moment until it has arrived. What can't be told holds up nothing."""
+        """Tell what is new of an execution, and wait a moment for it to arrive. What can't be told holds up nothing.
+
+        Raises:
+            ConnectionFailed: If the store is down.
+        """
         try:
             told = await told_of(kept)
-            self._count(kept, told)
-            self._telemetry.emit(spans(told, self._telemetry.capture))
+            found = spans(told, self._telemetry.capture)
         except Exception:  # noqa: BLE001 - a defect in telling is no reason to keep the archive waiting
             _log.exception("the spans of run %s could not be made", kept.run.run_id)
             self._telemetry.dropped("runs", 1)
             return
-        await self._telemetry.delivered()
+        for execution in dict.fromkeys(span.execution for span in found):
+            await self._tell(kept, told, execution, [span for span in found if span.execution == execution])
 
-    def _count(self, kept: Kept, told: Told) -> None:
-        """Count what there is to count, once in this process."""
-        if kept.execution in self._counted:
-            return
-        self._counted[kept.execution] = None
-        while len(self._counted) > _REMEMBERED:
-            self._counted.popitem(last=False)
-        signals, agent = self._telemetry.signals, kept.run.agent
+    async def _tell(self, kept: Kept, told: Told, execution: str, found: Sequence[Span]) -> None:
+        """Tell those spans of an execution that were not told yet."""
+        key = (kept.run.namespace, kept.run.run_id, execution, self._holder)
+        while (mark := await self._marks.claim(*key, _PATIENCE)) is None:
+            if kept.goes_on:
+                return  # there will be another time
+            await asyncio.sleep(_AGAIN)
+        last = max(span.known for span in found)
+        try:
+            if fresh := [span for span in found if span.known > mark]:
+                self._count(kept, told, execution, mark)
+                self._telemetry.emit(fresh)
+                await self._telemetry.delivered()
+        finally:
+            await self._marks.told(*key, last)
+
+    def _count(self, kept: Kept, told: Told, execution: str, mark: int) -> None:
+        """Count what there is to count of what came after `mark`."""
+        signals, agent, history = self._telemetry.signals, kept.run.agent, told.history
         for one in waits(told):
-            decision = "none" if one.decided is None else "approved" if one.decided.approve else "denied"
-            signals.approval(one.name, agent, decision, one.until - one.asked)
-        if told.result:
+            if one.known > mark and history.made_by(one.known) == execution:
+                decision = "none" if one.decided is None else "approved" if one.decided.approve else "denied"
+                signals.approval(one.name, agent, decision, one.until - one.asked)
+        if told.result and history.made_by(history.last) == execution:
             signals.ended(agent, told.result.status, told.result.failure or "", told.ended - told.began)
 
 

@@ -132,6 +132,11 @@ async def _is_newest(temporal: Client, found: WorkflowExecution) -> bool:
     return newest.run_id == found.run_id
 
 
+def going_on(task_queue: str) -> str:
+    """Return the query of the engine's index for the runs of a queue that are open."""
+    return f"WorkflowType = '{WORKFLOW}' AND ExecutionStatus = 'Running' AND TaskQueue = '{quoted(task_queue)}'"
+
+
 def quoted(text: str) -> str:
     """Return `text` as it is written between quotes in a query."""
     return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -135,8 +135,10 @@ class Settings(BaseSettings):
         encryption_key_file: A file with such keys, one a line; those of `encryption_key` come first.
         stream: Whether text that a model writes, and what tools say of their progress, is passed on to those who watch
             while it comes: through files in `home`, or through the store where that is PostgreSQL. Default on.
-        event_log: A file to which a worker appends the events of runs that have ended, each a line of JSON; `-` is
-            stderr. Default: none; the logger `perdure.events` has them in any case.
+        event_log: A file to which a worker appends the events of runs, each a line of JSON; `-` is stderr. Default:
+            none; the logger `perdure.events` has them in any case.
+        copy_every: Seconds after which a worker copies, about, what runs tell that go on, into the log of events, the
+            store, and to OpenTelemetry; what has ended is copied at once. 0: only then. Default 10 s.
         redactors: Detectors of your own for what tells of runs, as `MODULE:NAME`, separated by commas: each one a
             `Detector`, or a function from text to text. Default: none besides those that are always there.
         otel: Whether OpenTelemetry is told: true (needs `perdure[otel]`), false, or by default where the application
@@ -180,6 +182,7 @@ class Settings(BaseSettings):
     encryption_key_file: Path | None = None
     stream: bool = True
     event_log: str | None = None
+    copy_every: Duration = Field(default=timedelta(seconds=10), ge=timedelta())
     redactors: Names = Field(default_factory=list[str])
     otel: bool | None = None
     capture_content: Literal["off", "redacted", "whole"] = "off"

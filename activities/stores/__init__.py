@@ -12,7 +12,7 @@ from typing import NamedTuple, NewType, Protocol
 
 from pydantic import Field
 
-from perdure.activities.stores.copied import Audit, Events, Ledger
+from perdure.activities.stores.copied import Audit, Events, Ledger, Told
 from perdure.decisions import Saying
 from perdure.keychecks import KeyCheck
 from perdure.memory import Circle, Fact
@@ -371,7 +371,7 @@ class Keys(Protocol):
         ...
 
 
-class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit, Events, Keys, Protocol):
+class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit, Events, Told, Keys, Protocol):
     """What every store does. Each method raises `ConnectionFailed` within seconds if the store is down; see `patience`.
 
     A method goes on to its end where its caller is cancelled; each may be repeated.

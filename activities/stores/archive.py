@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from perdure.activities.stores import ArchivedRun, Freed, run_owner
 from perdure.activities.stores.blobs import SQLBlobs
 from perdure.activities.stores.database import batches, whole
-from perdure.activities.stores.tables import BLOBS, EVENTS, HISTORIES, OWNERS, RUNS
+from perdure.activities.stores.tables import BLOBS, EVENTS, HISTORIES, OWNERS, RUNS, TOLD
 
 
 class SQLArchive(SQLBlobs):
@@ -110,8 +110,9 @@ class SQLArchive(SQLBlobs):
                 gone = set(some) - set(await connection.scalars(left))
                 of_them = (HISTORIES.c.namespace == namespace) & HISTORIES.c.run_id.in_(gone)
                 await connection.execute(delete(HISTORIES).where(of_them))
-                copied = (EVENTS.c.namespace == namespace) & EVENTS.c.run_id.in_(gone)
-                await connection.execute(delete(EVENTS).where(copied))
+                for copies in (EVENTS, TOLD):
+                    of_them = (copies.c.namespace == namespace) & copies.c.run_id.in_(gone)
+                    await connection.execute(delete(copies).where(of_them))
                 await self._disown(connection, [run_owner(namespace, run_id) for run_id in gone], before)
 
     @whole

@@ -1,9 +1,9 @@
-"""What is copied into the store of what runs tell: their usage, who did what, and their events."""
+"""What is copied into the store of what runs tell: their usage, who did what, events, what is told elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from perdure.audit import AuditEntry, AuditState
@@ -91,7 +91,7 @@ class EventRow(Data):
 
 
 class Events(Protocol):
-    """Copies of events of executions that have ended; forgotten with their run."""
+    """Copies of events; forgotten with their run."""
 
     async def keep_events(self, rows: Sequence[EventRow]) -> list[EventRow]:
         """Keep those that are not there yet, and return them. Safe to repeat."""
@@ -109,4 +109,27 @@ class Events(Protocol):
         limit: int = 10_000,
     ) -> list[EventRow]:
         """Return copies, oldest first: of what happened from `since` on and before `until`."""
+        ...
+
+
+# -- what is told elsewhere ----------------------------------------------------------------------------------
+
+
+class Told(Protocol):
+    """How far executions have been told of elsewhere, such as to OpenTelemetry; forgotten with their run.
+
+    Whoever tells claims the execution before, so that no two tell at once. Who is lost in between leaves it to the
+    next, who then tells that part again.
+    """
+
+    async def claim(self, namespace: str, run_id: str, execution: str, holder: str, patience: timedelta) -> int | None:
+        """Return the event of the history up to which it was told, 0 none; None while somebody else tells.
+
+        Args:
+            holder: Who is to tell now, for `patience` at most.
+        """
+        ...
+
+    async def told(self, namespace: str, run_id: str, execution: str, holder: str, event: int) -> None:
+        """Note that it was told up to this event, and that `holder` is done. Safe to repeat."""
         ...

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-HEAD = "7"
+HEAD = "8"
 """The newest version; each is a step in `migrations`."""
 VERSIONS = "perdure_version"
 """The table that says which one a store has; alembic writes it."""

@@ -10,8 +10,11 @@ from perdure.activities.stores.keys import SQLKeys
 from perdure.activities.stores.ledger import SQLLedger
 from perdure.activities.stores.memories import SQLMemories
 from perdure.activities.stores.sessions import SQLSessions
+from perdure.activities.stores.told import SQLTold
 from perdure.activities.stores.vault import SQLVault
 
 
-class SQLStore(SQLCatalogue, SQLArchive, SQLSessions, SQLMemories, SQLVault, SQLLedger, SQLAudit, SQLEvents, SQLKeys):
+class SQLStore(
+    SQLCatalogue, SQLArchive, SQLSessions, SQLMemories, SQLVault, SQLLedger, SQLAudit, SQLEvents, SQLTold, SQLKeys
+):
     """See `perdure.activities.stores.Store`."""

@@ -220,3 +220,14 @@ KEYS = Table(
     Column("since", UTCDateTime, nullable=False),
     Column("sealed", LargeBinary, nullable=False),
 )
+
+TOLD = Table(
+    "perdure_told",
+    METADATA,
+    Column("namespace", String, primary_key=True),
+    Column("run_id", String, primary_key=True),
+    Column("execution", String, primary_key=True),
+    Column("event", BigInteger, nullable=False),  # of the history, up to which it was told
+    Column("holder", String, nullable=False),  # who tells just now, "" nobody
+    Column("until", UTCDateTime, nullable=False),  # then somebody else may
+)

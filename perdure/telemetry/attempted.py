@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -56,7 +57,7 @@ class Attempted:
         number: Which of its attempts; of a model call, which of the requests made for it.
         name: The tool's name; of a model as the agent names it.
         made: When, and what became of it.
-        scheduled: When the activity was handed to the workers.
+        handed: When the activity was handed to the workers; None where it was none, or a local one.
         step: Model turn.
         purpose: What a model was asked for, but for the next turn: `compaction`, or `memory`.
         call: The call's position, "" for a model.
@@ -71,6 +72,7 @@ class Attempted:
         finish: How its reply ended.
         asked: What was new to the model.
         answered: What it replied.
+        known: The event of the history that has told of it.
     """
 
     kind: Kind
@@ -79,7 +81,7 @@ class Attempted:
     number: int
     name: str
     made: Made
-    scheduled: datetime
+    handed: datetime | None
     step: int = 0
     purpose: str = ""
     call: str = ""
@@ -94,6 +96,7 @@ class Attempted:
     finish: str = "stop"
     asked: Sequence[Content | ToolResult] = ()
     answered: AssistantMessage | None = None
+    known: int = 0
 
 
 @dataclass
@@ -110,11 +113,14 @@ class _Scheduled:
 async def attempted(run_id: str, execution: str, events: Iterable[HistoryEvent], converter: DataConverter) -> History:
     """Return what the history of an execution tells of attempts."""
     history = History(run_id, execution, converter)
-    for event in events:
+    for number, event in enumerate(events):
         await history.feed(event)
+        if number % _BREATH == 0:
+            await asyncio.sleep(0)  # a long one takes seconds, and whoever reads it has other things to do
     return history
 
 
+_BREATH = 100
 _NONE = (JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
 _BEFORE_IT_BEGAN = {"NotFoundError"}
 
@@ -124,7 +130,7 @@ def for_memory(state: RunState, spent: Sequence[Spent], converter: DataConverter
     history = History(state.run_id, "memory", converter)
     history.opening = state
     for number, one in enumerate((single for some in spent for single in _each(some)), 1):
-        told = Attempted("chat", "memory", "memory", number, one.model, _made(one, number, now), now, state.steps)
+        told = Attempted("chat", "memory", "memory", number, one.model, _made(one, number, now), None, state.steps)
         history.attempts.append(replace(told, purpose="memory", usage=one.usage, cost_usd=one.cost_usd))
     return history
 
@@ -139,6 +145,7 @@ class History:
         follows: What the execution was known by that it goes on from, where it was resumed; "" else.
         continued: Whether it goes on from one of the same run, which was too long.
         caller: The run that has called this one; "" where none has.
+        last: The last event that was taken.
     """
 
     def __init__(self, run_id: str, execution: str, converter: DataConverter) -> None:
@@ -149,6 +156,8 @@ class History:
         self.follows = ""
         self.continued = False
         self.caller = ""
+        self.last = 0
+        self._resets: list[tuple[int, str]] = []
         self._called: dict[int, Attempted] = {}
         self._pending: dict[int, _Scheduled] = {}
         self._new: list[Content | ToolResult] = []
@@ -157,9 +166,16 @@ class History:
     async def feed(self, event: HistoryEvent) -> None:
         """Take an event."""
         self._now = event.event_time.ToDatetime(UTC)
+        self.last = event.event_id
         handler, attributes = _HANDLERS.get(event.event_type), event.WhichOneof("attributes")
         if handler and attributes:
+            before = len(self.attempts)
             await getattr(self, handler)(getattr(event, attributes), event)
+            self.attempts[before:] = [replace(one, known=event.event_id) for one in self.attempts[before:]]
+
+    def made_by(self, event: int) -> str:
+        """Return the execution in which that event happened: after a reset, the first ones are a copy of another's."""
+        return next((execution for upto, execution in self._resets if event <= upto), self._execution)
 
     async def _scheduled(self, attributes: Any, event: HistoryEvent) -> None:
         one = _Scheduled(attributes.activity_type.name, attributes.activity_id, attributes.input.payloads, self._now)
@@ -188,10 +204,11 @@ class History:
             self.follows = request.carried.execution
         self._new = [request.input] if request.input and not request.executions else []
 
-    async def _reset(self, attributes: Any, _: HistoryEvent) -> None:
+    async def _reset(self, attributes: Any, event: HistoryEvent) -> None:
         """Take that what came before was made by another execution, of which this one is a copy."""
         if attributes.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
-            self.attempts = [replace(one, execution=attributes.base_run_id) for one in self.attempts]
+            self._resets.append((event.event_id, attributes.base_run_id))
+            self.attempts = [replace(one, execution=self.made_by(one.known)) for one in self.attempts]
 
     # -- how activities ended --------------------------------------------------------------------------------
 
@@ -301,7 +318,7 @@ class History:
             return
         position, child = request.caller.position, attributes.workflow_id
         made = Made(began=self._now, ended=self._now)
-        told = Attempted("tool", self._execution, position, 1, request.spec.name, made, self._now, _step(position))
+        told = Attempted("tool", self._execution, position, 1, request.spec.name, made, None, _step(position))
         self._called[event.event_id] = replace(told, call=position, child=child, arguments={"task": request.input})
 
     async def _child_done(self, attributes: Any, _: HistoryEvent) -> None:
@@ -347,7 +364,7 @@ class History:
                 error_type=wrong if last else "error",
                 unseen=not last,
             )
-            told = Attempted("tool", self._execution, one.id, number, one.kind, made, one.time, _step(one.id))
+            told = Attempted("tool", self._execution, one.id, number, one.kind, made, None, _step(one.id))
             more: dict[str, Any] = {"status": status, "result": content} if last else {}
             self.attempts.append(replace(told, call=one.id, **more))
 

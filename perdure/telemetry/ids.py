@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 
 def trace_id(namespace: str, run_id: str) -> int:
@@ -55,12 +56,17 @@ def of_call(namespace: str, run_id: str, child: str) -> SpanRef:
     return SpanRef(trace_id(namespace, run_id), span_id(namespace, run_id, "call", child))
 
 
-def of_attempt(namespace: str, run_id: str, execution: str, activity: str, number: int) -> SpanRef:
+def of_attempt(
+    namespace: str, run_id: str, execution: str, activity: str, number: int, scheduled: datetime | None = None
+) -> SpanRef:
     """Return the span of an attempt.
 
     Args:
         execution: Temporal's id of the execution that made it.
         activity: Temporal's id of the activity.
         number: Which of its attempts; of a model call, which of the requests made for it.
+        scheduled: When the activity was handed to the workers: there may be several of one id, such as of a call that a
+            person has had done again. None of a local one, and of what follows a run.
     """
-    return SpanRef(trace_id(namespace, run_id), span_id(namespace, run_id, execution, activity, number))
+    when = [] if scheduled is None else [scheduled.isoformat(timespec="milliseconds")]
+    return SpanRef(trace_id(namespace, run_id), span_id(namespace, run_id, execution, activity, number, *when))

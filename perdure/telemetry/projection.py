@@ -5,6 +5,7 @@ Nothing here needs a worker or a query, nor a store as long as the engine has th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -61,9 +62,14 @@ async def project(temporal: Client, run_id: str, *, last: bool = False, shelf: S
 async def projected(run_id: str, events: Iterable[HistoryEvent], converter: DataConverter) -> Projection:
     """Return the projection of histories that are at hand."""
     projection = Projection(run_id, converter)
-    for event in events:
+    for number, event in enumerate(events):
         await projection.feed(event)
+        if number % _BREATH == 0:
+            await asyncio.sleep(0)  # a long one takes seconds, and whoever reads it has other things to do
     return projection
+
+
+_BREATH = 100
 
 
 async def follow(

@@ -33,6 +33,8 @@ class Span:
         parent: None for the root.
         client: Whether it is a request to somebody else.
         error: Why it failed, for a person; None where it did not.
+        execution: Temporal's id of the execution in which it ended.
+        known: The event of that one's history that has told of its end.
     """
 
     name: str
@@ -43,6 +45,8 @@ class Span:
     attributes: dict[str, Value]
     client: bool = False
     error: str | None = None
+    execution: str = ""
+    known: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,9 @@ class Told:
     Attributes:
         history: Its attempts.
         events: Its events.
-        result: How the run has ended; None where it goes on with another execution.
+        result: How the run has ended; None where it goes on.
         began: When the run began.
-        ended: When this execution ended.
+        ended: When this execution ended; where it has not, up to when it is known.
     """
 
     namespace: str
@@ -68,17 +72,21 @@ class Told:
 
 @dataclass
 class Waited:
-    """An approval that was waited for; `decided` is None where the run ended before."""
+    """An approval that was waited for; `decided` is None where the run ended before. `known` is as in `Span`."""
 
     call: str
     name: str
     asked: datetime
     until: datetime
     decided: ev.ApprovalDecided | None = None
+    known: int = 0
 
 
 def spans(told: Told, capture: Capture = "off") -> list[Span]:
-    """Return the spans of an execution; that of the run is there once it has ended."""
+    """Return the spans of an execution that have ended; that of the run is there once it has, too.
+
+    While it goes on there are more and more of them; none that was there changes.
+    """
     return _Spans(told, capture).all()
 
 
@@ -95,9 +103,11 @@ def waits(told: Told) -> list[Waited]:
             open_.setdefault(event.call, (event.name, event.time))
         elif isinstance(event, ev.ApprovalDecided) and event.call in open_:
             name, at = open_.pop(event.call)
-            found.append(Waited(event.call, name, at, event.time, event))
+            known = ev.position_key(event.position)[0] % ev.EXECUTION
+            found.append(Waited(event.call, name, at, event.time, event, known))
     if told.result:
-        found += [Waited(call, name, at, told.ended) for call, (name, at) in open_.items()]
+        last = told.history.last
+        found += [Waited(call, name, at, told.ended, known=last) for call, (name, at) in open_.items()]
     return found
 
 
@@ -187,6 +197,8 @@ class _Spans:
             told.ended,
             attributes,
             error=self._text(result.reason or result.status) if failed else None,
+            execution=history.made_by(history.last),
+            known=history.last,
         )
 
     def _wait(self, one: Waited) -> Span:
@@ -199,7 +211,16 @@ class _Spans:
             attributes["perdure.approval.decision"] = "none"
         key = (self.told.namespace, self.told.run_id, "approval", one.call, one.asked.isoformat())
         ref = SpanRef(self._root.trace, ids.span_id(*key))
-        return Span(f"approval {one.name}", ref, self._root, one.asked, one.until, attributes)
+        return Span(
+            f"approval {one.name}",
+            ref,
+            self._root,
+            one.asked,
+            one.until,
+            attributes,
+            execution=self.told.history.made_by(one.known),
+            known=one.known,
+        )
 
     # -- attempts ----------------------------------------------------------------------------------------------
 
@@ -212,7 +233,7 @@ class _Spans:
             attributes["perdure.estimated"] = True
         words = "its worker was lost" if one.made.error_type == LOST else one.made.error_type
         namespace, run_id = self.told.namespace, self.told.run_id
-        ref = ids.of_attempt(namespace, run_id, one.execution, one.activity, one.number)
+        ref = ids.of_attempt(namespace, run_id, one.execution, one.activity, one.number, one.handed)
         if one.child:
             ref = ids.of_call(namespace, run_id, one.child)
             attributes["perdure.call.run.id"] = self._text(one.child)
@@ -225,6 +246,8 @@ class _Spans:
             attributes,
             client=one.kind == "chat",
             error=self._text(words) if words else None,
+            execution=one.execution,
+            known=one.known,
         )
 
     def _chat(self, one: Attempted) -> tuple[str, dict[str, Value]]:

@@ -5,14 +5,20 @@ import itertools
 import json
 import threading
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from perdure import Task
 from perdure.budgets import Additions
 from perdure.errors import ToolError
+from perdure.events import position_key
 from perdure.policies import Limits
 from perdure.telemetry import ids
+from perdure.telemetry.executions import histories
 from perdure.tools import ToolContext, tool
 from tests.otlp import Endpoint
 
@@ -281,3 +287,66 @@ async def test_a_run_that_is_not_sampled_is_not_told_and_its_requests_say_so(end
     await stage.stop()
     assert endpoint.spans == []
     assert seen[0].endswith("-00")
+
+
+async def test_a_run_that_waits_is_told_of_up_to_there_and_the_rest_at_its_end_each_once(endpoint, stage, monkeypatch):
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+
+    @tool(approval="always")
+    async def send() -> str:
+        """Send."""
+        return "sent"
+
+    script = [{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, {"calls": [{"name": "send"}]}, "done"]
+    agent = stage.agent(script, [look, send])
+    settings = stage.client.settings.model_copy(update={"copy_every": timedelta(seconds=0.2)})
+    await stage.serve(agent, settings=settings)
+    handle = await stage.start_again(agent)
+    await stage.until(handle, "approval_requested")
+    waiting = await asyncio.to_thread(endpoint.all_of_run, handle.id, 3)
+    assert [span.name for span in waiting] == ["chat scripted", "execute_tool look", "chat scripted"]
+    assert "approval_requested" in await copied(stage, handle, 1, "approval_requested")
+
+    await stage.serve(agent, settings=settings)  # another worker, which has told nothing
+    await handle.approve("2.1")
+    await handle.result()
+    spans = await asyncio.to_thread(endpoint.of_run, handle.id)
+    assert len({span.span for span in spans}) == len(spans) == 1 + 3 + 2 + 1
+    root = next(span for span in spans if span.name.startswith("invoke_agent"))
+    assert {span.parent for span in spans} == {"", root.span}
+    told = await copied(stage, handle, 1, "run_finished")
+    assert told == [event.type for event in (await handle.projection()).events]
+
+
+async def copied(stage, handle, number, kind):
+    """Return the types of the events of a run that are in the store, once there are so many of one."""
+    async with asyncio.timeout(30), stage.client.store() as store:
+        while True:
+            rows = await store.events(stage.client.temporal.namespace, run_id=handle.id)
+            found = [row.type for row in sorted(rows, key=lambda row: position_key(row.position))]
+            if found.count(kind) >= number:
+                return found
+            await asyncio.sleep(0.02)  # the store can only be asked
+
+
+async def test_a_run_that_was_reset_has_each_of_its_attempts_told_once(endpoint, stage):
+    script = [{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, "done"]
+    done = await stage.run(script, [look])
+    first = await asyncio.to_thread(endpoint.of_run, done.handle.id)
+    events = [event async for event in histories(stage.client.temporal, done.handle.id)]
+    ended = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    task = [event.event_id for event in events if event.event_type == ended][1]
+    await stage.client.temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=stage.client.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=done.handle.id),
+            reason="try again",
+            workflow_task_finish_event_id=task,
+            request_id=uuid4().hex,
+        )
+    )
+    again = await stage.end(done.handle)
+    assert again.result.status == "completed"
+    spans = await asyncio.to_thread(endpoint.all_of_run, done.handle.id, len(first) + 3)
+    attempts = [span.span for span in spans if not span.name.startswith("invoke_agent")]
+    assert len(set(attempts)) == len(attempts), [span.name for span in spans]
