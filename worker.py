@@ -42,7 +42,12 @@ from perdure.client import Client as Starter
 from perdure.engine import search_attributes
 from perdure.engine.external_storage import Driver, attached
 from perdure.errors import AgentError, PerdureError, SessionError
-from perdure.listing import going_on
+from perdure.handoffs import (
+    unknown,
+)
+from perdure.listing import (
+    going_on,
+)
 from perdure.retention import keep_up
 from perdure.sealing import keyring
 from perdure.settings import Settings
@@ -196,6 +201,8 @@ def _by_name(agents: Sequence[Agent]) -> dict[str, Agent]:
     for agent in [one for given in agents for one in (given, *given.below)]:
         if by_name.setdefault(agent.name, agent) is not agent:
             raise AgentError(f"Two agents of one file are named {agent.name!r}; rename one.")
+    for name, to in unknown(list(by_name.values())):
+        raise AgentError(f"Agent {name!r} hands over to {to!r}, and no agent of that name is served here.")
     return by_name
 
 

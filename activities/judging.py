@@ -68,6 +68,7 @@ async def judge_reply(
         calls=calls,
         reasoning=list(reply.reasoning),
         provider=model.partition(":")[0] if reply.reasoning else "",
+        agent=spec.name if spec.peers else "",
     )
     turn = ModelTurn(message=message, finish=reply.finish, usage=reply.usage, model=model, served=reply.model)
     if spec.output is None or calls or reply.finish not in ("stop", "calls") or not text.strip():

@@ -160,7 +160,8 @@ class Sessions:
         session = Session(
             namespace=namespace,
             name=name,
-            agent=state.spec.name,
+            agent=state.spec.entry or state.spec.name,
+            active=state.spec.name if state.spec.entry else "",
             before=before,
             variables=current(state),
             queued=state.queued,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ToolError,
         VariableError,
     )
+    from perdure.handoffs import Handoff
     from perdure.memory import Memory
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
     from perdure.policies import AgentSpec, Approval, ContextPolicy, Limits, ModelSettings, Price
@@ -44,6 +45,7 @@ __all__ = [
     "DecisionRejected",
     "Done",
     "FilePart",
+    "Handoff",
     "ImagePart",
     "Limits",
     "Memory",
@@ -90,6 +92,7 @@ _NAMES = {
         "ToolError",
         "VariableError",
     ),
+    "handoffs": ("Handoff",),
     "memory": ("Memory",),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
     "policies": ("AgentSpec", "Approval", "ContextPolicy", "Limits", "ModelSettings", "Price"),

@@ -17,6 +17,8 @@ from perdure.compaction import DefaultStrategy
 from perdure.concealing import deciding, deciding_tool
 from perdure.context import ContextStrategy
 from perdure.errors import AgentError
+from perdure.handoffs import Handoff, network, with_network
+from perdure.handoffs import declared as handing_over
 from perdure.memory import Memory, MemoryIndex
 from perdure.messages import JSON, Content, Data, content_hash
 from perdure.policies import (
@@ -99,6 +101,8 @@ class Agent:
             again. A field that says `Sensitive(…, conceal=…)` itself is not asked. Default False.
         output_type: What its answer is: a pydantic model, a dataclass, a TypedDict or a plain type such as `list[str]`.
             `RunResult.output` is then plain data that fits, and `RunResult.output_as` an instance. Default None: text.
+        handoffs: Agents to which it may pass the conversation, in the same run: its model gets a tool
+            `transfer_to_NAME` for each. An agent, a `Handoff`, or the name of one among them, so that it can hand back.
 
     Raises:
         AgentError: If the name is not usable, or two tools have one name.
@@ -120,6 +124,7 @@ class Agent:
     context: ContextPolicy | ContextStrategy = field(default_factory=ContextPolicy)
     conceal: bool = False
     output_type: Any = None
+    handoffs: Sequence[Agent | Handoff | str] = ()
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +142,8 @@ class Agent:
         if not isinstance(self.memory, Memory | bool):  # pyright: ignore[reportUnnecessaryIsInstance] # as with tools
             raise AgentError(f"Agent {self.name!r}: memory has to be True, False or a Memory, not {self.memory!r}.")
         self._check_context()
-        strangers = set(self.rules.tools) - {tool.name for tool in [*self.tools, *self.toolset]}
+        handed = {handoff.spec.name for handoff in handing_over(self)}
+        strangers = set(self.rules.tools) - {tool.name for tool in [*self.tools, *self.toolset]} - handed
         if strangers:
             raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
         try:
@@ -198,7 +204,12 @@ class Agent:
 
     @property
     def spec(self) -> AgentSpec:
-        """The agent as data."""
+        """The agent as data, with all agents that it may hand over to."""
+        return with_network(self)
+
+    @property
+    def alone(self) -> AgentSpec:
+        """The agent as data, as if it could not hand over to others."""
         return AgentSpec(
             name=self.name,
             model=self._models[0],
@@ -287,15 +298,15 @@ class Agent:
         Raises:
             ToolDefinitionError: If an option can't be.
         """
-        reads = all(tool.spec.effect == "read" for tool in self.toolset)
+        reads = all(tool.spec.effect == "read" for one in network(self).values() for tool in one.toolset)
         options = {"effect": "read" if reads else "unsafe", "approval": approval, "parallel": parallel}
         return agent_tool(self, name or self.name, description, share, options)
 
     @property
     def below(self) -> list[Agent]:
-        """The agents that are tools of it, and of those."""
-        direct = [tool.agent for tool in self.toolset if tool.agent]
-        return [one for agent in direct for one in (agent, *agent.below)]
+        """The agents that are tools of it, or that it may hand over to, and those below them."""
+        direct = [tool.agent for one in network(self).values() for tool in one.toolset if tool.agent]
+        return [*list(network(self).values())[1:], *(one for agent in direct for one in (agent, *agent.below))]
 
     def tool(self, name: str) -> Tool | None:
         """Return the tool of that name, or None."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Literal
 
-from perdure import staging
+from perdure import handing, staging
 from perdure.decisions import Answer, Decision, DecisionRecord, Receipt, Settlement
 from perdure.messages import CallRecord, ToolResult, content_hash
 from perdure.outcomes import close, not_done, record_of, result_of
@@ -158,6 +158,8 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     if edited and decision.arguments is not None:
         call.arguments, call.hash = decision.arguments, content_hash(decision.arguments)
     call.status = CallStatus.READY
+    if handed := handing.result_of(call):
+        close(state, call, handed)
 
 
 def _in_words(call: CallState, decided: DecisionRecord) -> str:
@@ -172,7 +174,7 @@ def _why(decision: Decision) -> str:
 def _deny(state: RunState, call: CallState, decision: Decision) -> None:
     why = _why(decision)
     text = short(f"Denied by {decision.by}{why} It was not executed.")
-    stop = state.spec.approval.on_denial == "stop"
+    stop = state.rules_of(call).approval.on_denial == "stop"
     if stop:
         state.outcome = Outcome(status="completed", reason=short(f"{call.call.name} was denied by {decision.by}{why}"))
         for other in state.open_calls:
@@ -203,7 +205,7 @@ def apply_settlement(state: RunState, settlement: Settlement) -> None:
 
 def _settled_done(state: RunState, call: CallState, settlement: Settlement) -> ToolResult:
     note = short(f"{settlement.by} looked it up and says that it was done. {settlement.reason}".strip())
-    tool = state.spec.tool(call.call.name)
+    tool = state.tool_of(call)
     assert tool is not None  # noqa: S101 - only known tools were executed
     result = "It was done." if settlement.result in (None, "") else settlement.result
     report = report_of_value(result, call.call.id, call.call.name, tool.result_limit, call.order)
@@ -220,11 +222,11 @@ def referring(result: ToolResult, said: Settlement | Answer) -> ToolResult:
 
 def next_alarm(state: RunState, now: datetime) -> datetime | None:
     """Return when the next request for approval expires or is to be reminded of, or None."""
-    rules = state.spec.approval
     times: list[datetime] = []
     for call in state.open_calls:
         if call.status is not CallStatus.ASKING or call.asked_at is None:
             continue
+        rules = state.rules_of(call).approval
         if rules.expires:
             times.append(call.asked_at + rules.expires)
         if rules.remind_every:
@@ -239,17 +241,21 @@ EXPIRED = "expired"
 
 def expire(state: RunState, now: datetime) -> list[str]:
     """Deny every request for approval that nobody decided in time, and return their positions."""
-    limit = state.spec.approval.expires
     asking = [call for call in state.open_calls if call.status is CallStatus.ASKING]
-    late = [call.position for call in asking if limit and call.asked_at and now >= call.asked_at + limit]
+    late = [call.position for call in asking if _is_late(call, state.rules_of(call).approval.expires, now)]
     for position in late:
         let_expire(state, position, now)
     return late
 
 
+def _is_late(call: CallState, limit: timedelta | None, now: datetime) -> bool:
+    return limit is not None and call.asked_at is not None and now >= call.asked_at + limit
+
+
 def let_expire(state: RunState, position: str, now: datetime) -> None:
     """Deny one request for approval, unless it has been decided."""
-    call, limit = state.find(position), state.spec.approval.expires
+    call = state.find(position)
     if call and call.status is CallStatus.ASKING:
+        limit = state.rules_of(call).approval.expires
         late = Decision(call=position, approve=False, by="nobody", reason=f"not decided within {limit}.")
         apply_decision(state, late, "expiry", now)

@@ -26,6 +26,7 @@ from perdure.deposits import deposited, without_values
 from perdure.engine.connection import connect, target
 from perdure.engine.external_storage import Driver, attached
 from perdure.errors import ConnectionFailed, PerdureError
+from perdure.handing import handed
 from perdure.handles import RunHandle
 from perdure.listing import Filter, RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
@@ -137,7 +138,10 @@ class Client:
         more = {"session": next.turn, "before": kept.before if kept else None, "queued": next.queued}
         variables = starting(spec, task.variables, kept.variables if kept else None)
         memo = {"session": next.turn.name, "turn": next.turn.number, "message": next.said.id, "user": task.user}
-        return await self._started(next.run_id, self._request(spec, task, variables, **more), task_queue, task, memo)
+        request = self._request(spec, task, variables, **more)
+        if kept and kept.active:
+            request = handed(request, kept.active)
+        return await self._started(next.run_id, request, task_queue, task, memo)
 
     def _request(self, spec: AgentSpec, task: Task, variables: dict[str, JSON], **more: Any) -> RunRequest:
         return RunRequest(

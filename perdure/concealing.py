@@ -121,8 +121,8 @@ class Book:
     def __init__(self, spec: AgentSpec, key: str) -> None:
         self._key = key
         variables = spec.variables.json_schema if spec.variables else {}
-        self._arguments = {tool.name: tool.parameters for tool in spec.tools if conceals(tool.parameters)}
-        self._results = {tool.name: tool.returns for tool in spec.tools if conceals(tool.returns)}
+        self._arguments = {tool.name: tool.parameters for tool in spec.known if conceals(tool.parameters)}
+        self._results = {tool.name: tool.returns for tool in spec.known if conceals(tool.returns)}
         self.is_open = bool(self._arguments or self._results) or conceals(variables)
         self._variables = variables
         self.handles = Handles()

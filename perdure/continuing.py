@@ -87,6 +87,8 @@ def continued(request: RunRequest, state: RunState, began: datetime) -> RunReque
         "queued": [],
         "executions": request.executions + 1,
     }
+    if state.handed:
+        changed |= {"spec": state.spec, "spec_hash": ""}  # of the agent that has the run now
     return request.model_copy(update=changed)
 
 

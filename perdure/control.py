@@ -166,7 +166,7 @@ def cancelled_because(state: RunState, cause: str) -> str:
 def _answer(state: RunState, answer: Answer) -> None:
     call = state.find(answer.call, CallStatus.QUESTION)
     assert call is not None  # noqa: S101 - `check` found it
-    tool = state.spec.tool(call.call.name)
+    tool = state.tool_of(call)
     assert tool is not None  # noqa: S101 - unknown tools were refused
     given = report_of_value(answer.text, call.call.id, tool.name, tool.result_limit, None).result
     close(state, call, approvals.referring(given, answer))

@@ -89,7 +89,7 @@ def fold(state: RunState, call: CallState, child: str, ended: RunResult | BaseEx
 
 
 def _limit(state: RunState, call: CallState) -> int:
-    spec = state.spec.tool(call.call.name)
+    spec = state.tool_of(call)
     return spec.result_limit if spec else 0
 
 

@@ -368,6 +368,14 @@ class Said(EventBase):
     queued: bool = False
 
 
+class HandedOff(EventBase):
+    """The agent has passed the conversation `to` another one, which later events name; `times` so far in the run."""
+
+    type: Literal["handed_off"]
+    to: str
+    times: int = 1
+
+
 class Paused(EventBase):
     """What runs is let finish, and nothing new starts. `by` is "" where a limit was reached; `reason` says which."""
 
@@ -480,6 +488,7 @@ Event = Annotated[
     | Asked
     | Answered
     | Said
+    | HandedOff
     | Paused
     | Resumed
     | CancelRequested

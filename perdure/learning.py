@@ -71,7 +71,7 @@ def writer(state: RunState) -> str:
 
 def acted(state: RunState) -> bool:
     """Return whether the run has called a tool that does more than read."""
-    used = (state.spec.tool(name) for name in state.executed)
+    used = (state.spec.known_tool(name) for name in state.executed)
     return any(tool is not None and tool.effect != "read" for tool in used)
 
 
@@ -188,7 +188,7 @@ def foreign(entries: Sequence[Entry], spec: AgentSpec) -> list[str]:
 
 
 def _asks(spec: AgentSpec, name: str) -> bool:
-    tool = spec.tool(name)
+    tool = spec.known_tool(name)
     return tool is not None and tool.asks_user
 
 

@@ -151,7 +151,7 @@ def _given(calls: Mapping[str, str]) -> set[str]:
 
 
 def _polls(state: RunState, call: CallState) -> bool:
-    tool = state.spec.tool(call.call.name)
+    tool = state.tool_of(call)
     return tool is not None and tool.polling
 
 

@@ -243,6 +243,7 @@ class AssistantMessage(Data):
             to the same one.
         private: What it has written handles of in its text.
         source: `strategy` where no model wrote it, but what leads the run.
+        agent: Whose it is, in a run that may pass from one agent to another; else "".
     """
 
     role: Literal["assistant"]
@@ -252,6 +253,7 @@ class AssistantMessage(Data):
     provider: str = ""
     private: list[Private] = Field(default_factory=list[Private])
     source: Literal["model", "strategy"] = "model"
+    agent: str = ""
 
 
 class ToolMessage(Data):

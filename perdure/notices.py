@@ -89,7 +89,7 @@ def wishes(state: RunState) -> dict[str, Wish]:
 
 
 def _wish(request: asking.Request, spec: AgentSpec) -> Wish:
-    tool = spec.tool(request.tool) if request.tool else None
+    tool = spec.known_tool(request.tool) if request.tool else None
     return Wish(
         wants=request.wants,
         call=request.call,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from perdure import budgets, concealing, loops, undoing, variables
+from perdure import budgets, concealing, handing, loops, undoing, variables
 from perdure.messages import (
     JSON,
     AssistantMessage,
@@ -83,7 +83,8 @@ def end_turn(state: RunState) -> None:
         state.records.append(record_of(call))
     if told := loops.watch(state):
         state.messages.append(UserMessage(role="user", content=told, source="runtime"))
-    state.calls = []
+    closed, state.calls = state.calls, []
+    handing.fold(state, closed)
 
 
 def _skip_rest(state: RunState, failed: CallState, status: ResultStatus) -> None:
@@ -187,7 +188,7 @@ def fold_report(state: RunState, call: CallState, report: ToolReport) -> None:
 
 def _with_edited(state: RunState, call: CallState, result: ToolResult) -> ToolResult:
     """Return `result` with what is private in arguments that a person has given: the note tells the model of them."""
-    spec = state.spec.tool(call.call.name)
+    spec = state.tool_of(call)
     values = concealing.found(call.arguments, spec.parameters) if spec else []
     return result.model_copy(update={"private": [*(result.private or ()), *values]}) if values else result
 

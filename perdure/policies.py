@@ -58,6 +58,8 @@ class Limits(Data):
         repeat_refused: So many times: the calls are refused. Default 5.
         repeat_ended: So many times: the run ends `failed`, failure `no_progress`; never before a call was refused.
             Default 8.
+        handoffs: So often a run may pass from one agent to another: further hand-offs are refused, and the model is
+            told. Default 10.
     """
 
     steps: int = Field(default=15, ge=1)
@@ -73,6 +75,7 @@ class Limits(Data):
     repeat_told: int = Field(default=3, ge=2)
     repeat_refused: int = Field(default=5, ge=3)
     repeat_ended: int = Field(default=8, ge=4)
+    handoffs: int = Field(default=10, ge=0)
 
 
 class Price(Data):
@@ -199,6 +202,7 @@ class ToolSpec(Data):
         shaping: What of a result the model is shown. Default: the whole, up to `result_limit`.
         returns: What the JSON Schema of its result says of private data, and nothing else; see `perdure.sensitive`.
         agent: The agent that it is. Default: none.
+        hands_to: Nothing is executed: the agent of that name goes on with the conversation. Default: none does.
     """
 
     name: str
@@ -223,6 +227,7 @@ class ToolSpec(Data):
     shaping: Shaping = Shaping()
     returns: dict[str, Any] = Field(default_factory=dict)
     agent: SubAgent | None = None
+    hands_to: str = ""
 
     @property
     def tries(self) -> int:
@@ -313,6 +318,9 @@ class AgentSpec(Data):
         context: How much of the conversation the models are shown.
         strategy: What decides what each turn is. Default: the model.
         output: What its answer has to be. Default: text.
+        handoffs: The tools by which it passes the conversation to one of `peers`. Default none.
+        peers: All other agents that a run of it may be passed to, by name, each without peers of its own.
+        entry: The agent that the conversation began with, where that is another one.
     """
 
     name: str
@@ -328,13 +336,30 @@ class AgentSpec(Data):
     memory: MemoryPolicy | None = None
     strategy: StrategySpec | None = None
     output: OutputSpec | None = None
+    handoffs: list[ToolSpec] = Field(default_factory=list[ToolSpec])
+    peers: dict[str, AgentSpec] = Field(default_factory=dict[str, "AgentSpec"])
+    entry: str = ""
 
     @property
     def offered(self) -> list[ToolSpec]:
-        """The agent's own tools, and those of the runtime behind them, where it has none of that name."""
+        """The agent's own tools, its hand-offs, and the runtime's tools behind them, where it has none of that name."""
         own = {tool.name for tool in self.tools}
         runtime = [SEARCH_MEMORY] if self.memory and self.memory.search else []
-        return [*self.tools, *(tool for tool in runtime if tool.name not in own)]
+        return [*self.tools, *self.handoffs, *(tool for tool in runtime if tool.name not in own)]
+
+    @property
+    def known(self) -> list[ToolSpec]:
+        """The tools that a conversation may tell of: its own, and behind them those of the agents that it may have."""
+        found = {tool.name: tool for one in [self, *self.peers.values()] for tool in reversed(one.tools)}
+        return list((found | {tool.name: tool for tool in self.tools}).values()) if self.peers else self.tools
+
+    def known_tool(self, name: str) -> ToolSpec | None:
+        """Return the tool of that name, its own or that of a peer, or None."""
+        return self.tool(name) or next((tool for tool in self.known if tool.name == name), None)
+
+    def of(self, agent: str) -> AgentSpec:
+        """Return the rules of the agent of that name: of itself, or of a peer; its own where it knows none."""
+        return self.peers.get(agent, self)
 
     context: ContextPolicy = ContextPolicy()
 
@@ -372,6 +397,7 @@ class SubAgent(Data):
 
 
 ToolSpec.model_rebuild()
+AgentSpec.model_rebuild()
 
 
 SEARCH_MEMORY = ToolSpec(

@@ -29,7 +29,7 @@ from perdure.messages import (
     Usage,
     UserMessage,
 )
-from perdure.policies import AgentSpec, Effect, Limits
+from perdure.policies import AgentSpec, Effect, Limits, ToolSpec
 from perdure.sensitive import Vaulted
 
 
@@ -105,6 +105,8 @@ class CallState(BaseModel):
     result: ToolResult | None = None
     wrote: dict[str, JSON] = Field(default_factory=dict)  # variables that it has changed
     waits: OpenStatus = "running"  # of one that is a run: whom it waits for
+    agent: str = ""  # that has made it
+    hands_to: str = ""  # the agent that goes on with the conversation once it is approved
 
     @property
     def asks_for_all(self) -> bool:
@@ -119,6 +121,7 @@ class DoneEffect(BaseModel):
         content: What the tool returned, as text; only the beginning of it where there is a `ref`.
         ref: The blob that holds the whole of a large one.
         before: Whether it was undone before the run was resumed, and the model has been told.
+        agent: The agent that has done it.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -133,6 +136,7 @@ class DoneEffect(BaseModel):
     status: Literal["done", "undoing", "undone", "failed", "not_known"] = "done"
     message: str | None = None
     before: bool = False
+    agent: str = ""
 
 
 class Outcome(Data):
@@ -323,6 +327,7 @@ class RunState(BaseModel):
         context: How full the model's context was at the last turn.
         progress: What the strategy that leads it said with its last move.
         output: The last reply as data, where the agent's answer is more than text, and it fits.
+        handed: How often it has passed from one agent to another; `spec` is that of the one that has it now.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -378,6 +383,7 @@ class RunState(BaseModel):
     short: str = ""  # the limit at which the run paused itself
     conceded: bool = False  # it was resumed from there without more: its last turn is next
     cancelling: Cancellation | None = None
+    handed: int = 0
 
     @property
     def length(self) -> int:
@@ -403,6 +409,14 @@ class RunState(BaseModel):
             where = f"{source.run_id} at step {source.step}"
             return f"The run was forked from {where}: that one may have done this already."
         return ""
+
+    def rules_of(self, made: CallState | DoneEffect) -> AgentSpec:
+        """Return the rules of the agent that has made a call."""
+        return self.spec.of(made.agent)
+
+    def tool_of(self, call: CallState) -> ToolSpec | None:
+        """Return the tool of a call, as the agent has it that has made the call."""
+        return self.rules_of(call).tool(call.call.name)
 
     def find(self, name: str, *waiting: CallStatus) -> CallState | None:
         """Return the call with that position or provider's id; "" means the only one that waits so."""

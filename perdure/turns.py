@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure import budgets, loops, pressure, staging, variables
+from perdure import budgets, handing, loops, pressure, staging, variables
 from perdure.messages import ToolCall, ToolResult, Usage, UserMessage, content_hash
 from perdure.outcomes import close_call, end_turn, fold_if_all_closed, news_of, record_of, result_of
 from perdure.reports import ModelTurn
@@ -36,6 +36,7 @@ def open_turn(state: RunState, *, answer_only: bool) -> None:
         state.messages.append(news_of(call))
         state.records.append(record_of(call))
         state.parked.remove(call)
+        handing.fold(state, [call])
     state.messages.extend(UserMessage(role="user", content=said.content) for said in state.said)
     state.said, state.outcome, state.generating = [], None, Generation()
     if answer_only:
@@ -163,6 +164,8 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
         tell_model=bool(tool and tool.in_doubt == "tell_model"),
         arguments=call.arguments,
         hash=content_hash(call.arguments),
+        agent=state.spec.name if state.spec.peers else "",
+        hands_to=tool.hands_to if tool else "",
     )
     refusal = _refusal(state, opened, index)
     if refusal:
@@ -174,6 +177,8 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
     elif call.ask is not None:
         opened.status, opened.asked_at = CallStatus.ASKING, now
     _ask_after_reset(state, opened, now)
+    if given := handing.result_of(opened):
+        close_call(opened, given)
     return opened
 
 
@@ -222,6 +227,8 @@ def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:
     if most is not None and _called(state, call.call.name) >= most:
         text = f"Not executed: at most {most} calls of {call.call.name} are allowed in one run."
         return result_of(call, "skipped", text, suggestion="Go on without it, or answer with what you know.")
+    if handed := handing.refusal(state, call):
+        return result_of(call, "skipped", f"Not executed: {handed}", suggestion="Answer with what you know.")
     if why := loops.refusal(state, call):
         text = f"Not executed: {why}"
         return result_of(call, "skipped", text, suggestion="Try something else, or answer with what you know.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perdure.decisions import Saying
 from perdure.messages import ToolResult, Undone, UserMessage
+from perdure.policies import AgentSpec
 from perdure.reports import UndoReport, Unshaped
 from perdure.state import UNSETTLED, CallState, CallStatus, DoneEffect, RunState
 
@@ -13,18 +14,22 @@ ENDING = "ending"
 
 def wanted(state: RunState) -> bool:
     """Return whether the run has come to an end after which its effects are undone."""
-    return state.outcome is not None and state.outcome.status in state.spec.compensate_on
+    return any(_says(state, spec) for spec in (state.spec, *map(state.rules_of, state.effects)))
 
 
-def undoable(state: RunState, name: str) -> bool:
-    """Return whether effects of that tool can be undone."""
-    tool = state.spec.tool(name)
+def _says(state: RunState, spec: AgentSpec) -> bool:
+    return state.outcome is not None and state.outcome.status in spec.compensate_on
+
+
+def undoable(state: RunState, call: CallState) -> bool:
+    """Return whether the effect of a call can be undone."""
+    tool = state.tool_of(call)
     return bool(tool and tool.compensate)
 
 
 def note(state: RunState, call: CallState, result: ToolResult, returned: Unshaped | None) -> None:
     """Keep what undoing needs of an effect that was done; of one in doubt, that nobody knows."""
-    if result.status not in ("ok", "in_doubt") or call.order is None or not undoable(state, call.call.name):
+    if result.status not in ("ok", "in_doubt") or call.order is None or not undoable(state, call):
         return
     state.effects.append(
         DoneEffect(
@@ -37,6 +42,7 @@ def note(state: RunState, call: CallState, result: ToolResult, returned: Unshape
             order=call.order,
             status="done" if result.status == "ok" else "not_known",
             message=None if result.status == "ok" else result.message,
+            agent=call.agent,
         )
     )
 
@@ -44,12 +50,17 @@ def note(state: RunState, call: CallState, result: ToolResult, returned: Unshape
 def looked_up(state: RunState) -> list[CallState]:
     """Return the calls that have to be looked up before it is known what there is to undo."""
     due = (CallStatus.DOUBTED, CallStatus.PROBING)
-    return [call for call in state.open_calls if call.status in due and undoable(state, call.call.name)]
+    return [
+        call
+        for call in state.open_calls
+        if call.status in due and undoable(state, call) and _says(state, state.rules_of(call))
+    ]
 
 
 def due(state: RunState) -> DoneEffect | None:
     """Return the effect that is undone now or next: the last one first, one at a time."""
-    left = [effect for effect in state.effects if effect.status in ("done", "undoing")]
+    stands = [effect for effect in state.effects if effect.status in ("done", "undoing")]
+    left = [effect for effect in stands if effect.status == "undoing" or _says(state, state.rules_of(effect))]
     return max(left, key=lambda effect: effect.order, default=None)
 
 
@@ -70,7 +81,7 @@ def undone(state: RunState) -> list[Undone]:
     effects = [one for one in state.effects if one.before or (ended and one.status not in ("done", "undoing"))]
     told = {effect.order: _told(effect.position, effect.name, effect.status, effect.message) for effect in effects}
     for call in state.open_calls if ended else []:
-        if call.status in UNSETTLED and call.order is not None and undoable(state, call.call.name):
+        if call.status in UNSETTLED and call.order is not None and undoable(state, call):
             doubt = call.doubt.message if call.doubt else "It was under way."
             told[call.order] = _told(call.position, call.call.name, "not_known", doubt)
     return [told[order] for order in sorted(told, reverse=True)]

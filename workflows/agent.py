@@ -66,8 +66,7 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self.state = opening_state(request, info.workflow_id, info.original_execution_run_id)
         self._opening = (self.state.resets, self.state.steps)
         self.phase = Phase.INITIALIZING
-        self._agent = request.spec.name
-        self._spec_hash = request.spec_hash or content_hash(self.state.spec)
+        self._named = (self.state.spec, request.spec_hash or content_hash(self.state.spec))
         self._chain = Chain(self.state.before)
         self._sent = self._chain.offset
         self._showing = Showing(more=request.indexed)
@@ -168,8 +167,8 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self._chain.extend(self.state.messages)
         length = self.state.length
         return ModelInput(
-            agent=self._agent,
-            spec=self._spec_hash,
+            agent=self.state.spec.name,
+            spec=self._spec_hash(),
             step=self.state.steps + 1,
             length=length,
             head=self._chain.head(length),
@@ -186,6 +185,12 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         if self.state.spec.strategy is None:
             return None
         return Led(progress=self.state.progress, variables=variables.current(self.state) or {})
+
+    def _spec_hash(self) -> str:
+        """Return the hash of the rules of the agent that has the run now."""
+        if self._named[0] is not self.state.spec:
+            self._named = (self.state.spec, content_hash(self.state.spec))
+        return self._named[1]
 
     async def _ask_model(self, request: ModelInput) -> None:
         try:
@@ -209,7 +214,7 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
             self._spawn(self._execute(call))
 
     async def _execute(self, call: states.CallState) -> None:
-        spec = self.state.spec.tool(call.call.name)
+        spec = self.state.tool_of(call)
         assert spec is not None  # noqa: S101 - unknown tools were refused
         if spec.agent:
             await self._delegate(call, spec.agent)
@@ -218,7 +223,8 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
             known, circle = variables.current(self.state), recalling.circle(self.state, spec)
             window = self.state.pressure.window if spec is READ_RESULT else None
             given = (self.request.heartbeat, known, circle, self.state.secrets)
-            report = await calls.tool(call, spec, self._agent, *given, window=window)
+            agent = self.state.rules_of(call).name
+            report = await calls.tool(call, spec, agent, *given, window=window)
         except FailureError as error:  # of a local tool, not wrapped
             fold_failure(self.state, call, spec, error, workflow.now())
             return
@@ -230,14 +236,14 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self._spawn(self._look_up(call, after))
 
     async def _look_up(self, call: states.CallState, after: datetime | None) -> None:
-        spec = self.state.spec.tool(call.call.name)
+        spec = self.state.tool_of(call)
         assert spec is not None  # noqa: S101 - only known tools were executed
         if after and (delay := after - workflow.now()).total_seconds() > 0:
             await workflow.sleep(delay, summary=f"hard deadline of call {call.position}")
         if call.status is CallStatus.PROBING:
             self._lookups += 1
             given = (self.request.heartbeat, variables.current(self.state), self.state.secrets)
-            report = await calls.probe(call, spec, self._agent, self._lookups, *given)
+            report = await calls.probe(call, spec, self.state.rules_of(call).name, self._lookups, *given)
             outcomes.fold_probe(self.state, call, report)
 
     def _undo(self, position: str) -> None:
@@ -247,11 +253,12 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         self._spawn(self._take_back(effect))
 
     async def _take_back(self, effect: states.DoneEffect) -> None:
-        spec = self.state.spec.tool(effect.name)
+        rules = self.state.rules_of(effect)
+        spec = rules.tool(effect.name)
         assert spec is not None  # noqa: S101 - only known tools were executed
         try:
             given = (self.request.heartbeat, variables.current(self.state), self.state.secrets)
-            report = await calls.undo(effect, spec, self._agent, *given)
+            report = await calls.undo(effect, spec, rules.name, *given)
         except ActivityError as error:
             report = UndoReport(status="failed", message=explain(error))
         undoing.fold(self.state, effect, report)

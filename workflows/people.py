@@ -155,9 +155,10 @@ class People:
         """Return the receipt of a decision with edited arguments: they may not fit, or it came too late."""
         call = self.state.find(decision.call)
         assert call is not None  # noqa: S101 - `check` found it
-        tools = [tool for tool in self.state.spec.tools if tool.name == call.call.name]
-        spec = self.state.spec.model_copy(update={"tools": tools, "instructions": ""})
-        agent, arguments = self.request.spec.name, decision.arguments or {}
+        rules = self.state.rules_of(call)
+        tools = [tool for tool in rules.offered if tool.name == call.call.name]
+        spec = rules.model_copy(update={"tools": tools, "instructions": "", "handoffs": [], "peers": {}})
+        agent, arguments = rules.name, decision.arguments or {}
         request = JudgeInput(agent=agent, spec=spec, tool=call.call.name, arguments=arguments)
         try:
             judgement = await calls.judge(request, self._edit_id(call.position), self.request.heartbeat)

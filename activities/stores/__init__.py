@@ -204,6 +204,7 @@ class Session(Data):
         deleted_at: When a person deleted it: nothing is left but the number of its turns, so that those of a later
             session of the same name have other ids.
         begun: Its first turn has begun, and not ended yet: there is nothing but who talks with whom.
+        active: The agent that `agent` has handed the conversation over to, and that has it now; "" for none.
     """
 
     namespace: str
@@ -219,6 +220,7 @@ class Session(Data):
     updated_at: datetime
     deleted_at: datetime | None = None
     begun: bool = False
+    active: str = ""
 
 
 class Turn(Data):

@@ -279,9 +279,8 @@ def transcript_lines(messages: Sequence[Entry], stream: TextIO) -> Iterator[str]
                 yield f"  {paint(message.source, 'cyan', stream)}  {safe(story.words(message.content))}"
             case AssistantMessage():
                 calls = [story.signature(call.name, call.arguments, 2000) for call in message.calls]
-                yield (
-                    f"  {paint('model', 'green', stream)}  " + "\n         ".join([safe(message.text), *calls]).strip()
-                )
+                whose = safe(message.agent) or "model"
+                yield f"  {paint(whose, 'green', stream)}  " + "\n         ".join([safe(message.text), *calls]).strip()
             case ToolMessage():
                 given = message.result
                 text = safe(given.content or given.message or "")

@@ -134,6 +134,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"{safe(event.name)} {undone_word(event.status, stream)}{tried}{_because(event.message or '')}"
         case ev.Asked() | ev.Answered() | ev.Said() | ev.Paused() | ev.Resumed():
             return _spoken(event, stream)
+        case ev.HandedOff():
+            return f"{safe(event.agent)} hands over to {paint(safe(event.to), 'bold', stream)}"
         case ev.CancelRequested():
             by = f" by {safe(event.by)}" if event.by and event.reason != f"cancelled by {event.by}" else ""
             return f"cancellation asked for{by}{_because(event.reason)}"

@@ -23,7 +23,7 @@ _declared: Once[bool] = Once()
 
 def declares(spec: AgentSpec) -> bool:
     """Return whether a tool of `spec` has fields that are private by declaration."""
-    return _declared.get(spec, "", lambda: any(_says(schema) for one in spec.tools for schema in _schemas(one)))
+    return _declared.get(spec, "", lambda: any(_says(schema) for one in spec.known for schema in _schemas(one)))
 
 
 def _schemas(tool: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -42,7 +42,7 @@ def meet(entries: Iterable[Entry], spec: AgentSpec, key: str) -> None:
     """
     if not declares(spec):
         return
-    tools = {tool.name: tool for tool in spec.tools}
+    tools = {tool.name: tool for tool in spec.known}
     for entry in entries:
         _met.get(entry, key, lambda entry=entry: _met_in(entry, tools))  # type: ignore[misc]
 

@@ -306,7 +306,7 @@ class History:
         return kind, {**named, "name": name, "arguments": call.arguments}
 
     async def _is_remote(self, one: _Scheduled) -> bool:
-        return any(tool.remote is not None and tool.remote.activity == one.kind for tool in self._spec.tools)
+        return any(tool.remote is not None and tool.remote.activity == one.kind for tool in self._spec.known)
 
     # -- calls that are runs ---------------------------------------------------------------------------------
 

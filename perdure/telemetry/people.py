@@ -160,8 +160,8 @@ class People(Telling):
     def _ring(self) -> None:
         """Tell of requests that are due for a reminder; those that have expired the run itself records."""
         state = self._require()
-        rules = state.spec.approval
         for call in state.open_calls:
+            rules = state.rules_of(call).approval
             expires = rules.expires and call.asked_at and self._now >= call.asked_at + rules.expires
             if call.status is CallStatus.ASKING and rules.remind_every and not expires:
                 self._tell(ev.ApprovalReminder, type="approval_reminder", call=call.position, name=call.call.name)

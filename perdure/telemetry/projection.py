@@ -283,7 +283,7 @@ class Projection(Delegating):
                 effect.status = "undoing"
                 self._tell(ev.Undoing, type="undoing", call=effect.position, name=effect.name)
         elif kind not in _NO_CALLS and (call := state.find(attributes.activity_id)):
-            tool = state.spec.tool(call.call.name)
+            tool = state.tool_of(call)
             told = None if tool is None or tool.remote else await self._decode(attributes.input.payloads, ToolInput)
             call.key = told.key if told else call.key  # after a reset, only the run knows its new epoch
             self._start(call, told.order if told else None)
@@ -325,7 +325,7 @@ class Projection(Delegating):
             self._finished(call, activity)
 
     async def _report(self, call: CallState, payloads: Sequence[Payload]) -> ToolReport:
-        tool = self._require().spec.tool(call.call.name)
+        tool = self._require().tool_of(call)
         if tool is None or tool.remote is None:
             return await self._decode(payloads, ToolReport)
         value = (await self._converter.decode(list(payloads)))[0] if payloads else None
@@ -361,7 +361,7 @@ class Projection(Delegating):
         elif activity.kind == RECALL:
             self._fold_recall(activity, RecallReport(problem=explain(error)))
         elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
-            tool = state.spec.tool(call.call.name)
+            tool = state.tool_of(call)
             if tool:
                 fold_failure(state, call, tool, error, self._now)
                 self._finished(call, activity)
@@ -373,7 +373,7 @@ class Projection(Delegating):
             return
         state = self._require()
         call = state.find(described["activity_id"])
-        tool = state.spec.tool(call.call.name) if call else None
+        tool = state.tool_of(call) if call else None
         if call is None or tool is None:
             return
         if attributes.HasField("failure"):
@@ -387,6 +387,7 @@ class Projection(Delegating):
 
     def _fold_turn(self, turn: ModelTurn, activity: Activity) -> None:
         state = self._require()
+        spec = state.spec  # of whoever had the run then
         turns.fold_turn(state, turn, self._now)
         if activity.asking:
             activity.asking.reply(turn, self._now)
@@ -394,13 +395,13 @@ class Projection(Delegating):
             return  # what is told is the compaction that follows
         calls = [f"{state.steps}.{index} {call.name}" for index, call in enumerate(turn.message.calls, 1)]
         if turn.directed:
-            name = state.spec.strategy.name if state.spec.strategy else ""
+            name = spec.strategy.name if spec.strategy else ""
             self._tell(ev.Moved, type="moved", strategy=name, text=turn.message.text, calls=calls)
             return
         self._tell(
             ev.ModelFinished,
             type="model_finished",
-            model=turn.model or state.spec.model,
+            model=turn.model or spec.model,
             text=turn.message.text,
             calls=calls,
             finish=turn.finish,

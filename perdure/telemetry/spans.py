@@ -226,6 +226,7 @@ class _Spans:
 
     def _attempt(self, one: Attempted) -> Span:
         name, attributes = self._chat(one) if one.kind == "chat" else self._tool(one)
+        attributes |= {"gen_ai.agent.name": self._agent(one)}
         attributes |= {"perdure.step": one.step, "perdure.attempt": one.made.attempt}
         if one.made.error_type:
             attributes["error.type"] = self._text(one.made.error_type)
@@ -250,14 +251,20 @@ class _Spans:
             known=one.known,
         )
 
+    def _agent(self, one: Attempted) -> str:
+        """Return the agent whose step it is: a run may be handed over to another one."""
+        asked = (event for event in self.told.events if isinstance(event, ev.ModelStarted) and event.step == one.step)
+        return next((event.agent for event in asked if event.agent), self._spec.name)
+
     def _chat(self, one: Attempted) -> tuple[str, dict[str, Value]]:
-        model = one.name or self._spec.model
+        rules = self._spec.of(self._agent(one))
+        model = one.name or rules.model
         attributes = self._common("chat") | {
             "gen_ai.provider.name": provider_of(model),
             "gen_ai.request.model": name_of(model),
             **_usage(one.usage),
         }
-        if limit := self._spec.settings.max_output_tokens:
+        if limit := rules.settings.max_output_tokens:
             attributes["gen_ai.request.max_tokens"] = limit
         if one.purpose:
             attributes["perdure.purpose"] = one.purpose
@@ -273,7 +280,7 @@ class _Spans:
         return f"chat {name_of(model)}", attributes
 
     def _tool(self, one: Attempted) -> tuple[str, dict[str, Value]]:
-        tool = self._spec.tool(one.name)
+        tool = self._spec.known_tool(one.name)
         attributes = self._common("execute_tool" if one.kind == "tool" else "") | {
             "gen_ai.tool.name": one.name,
             "gen_ai.tool.type": "function",
@@ -322,7 +329,7 @@ class _Spans:
         return {**reply, "finish_reason": _FINISHES.get(finish, finish)}
 
     def _arguments(self, call: ToolCall) -> Any:
-        tool = self._spec.tool(call.name)
+        tool = self._spec.known_tool(call.name)
         return self._shown(call.arguments, tool.parameters if tool else None)
 
 

@@ -13,7 +13,7 @@ from temporalio.converter import DataConverter
 
 from perdure import budgets, outcomes
 from perdure import events as ev
-from perdure.messages import CallRecord, Entry, RunResult, UserMessage
+from perdure.messages import CallRecord, Entry, RunResult, UserMessage, content_hash
 from perdure.phases import phase_of
 from perdure.state import CallState, CallStatus, Phase, RunState
 from perdure.steps import Finish, Wait, next_step
@@ -97,6 +97,14 @@ class Telling:
         if state.short and state.short != self._short:
             self._tell(ev.Paused, type="paused", reason=state.short)
         self._short = state.short
+        self._tell_handing()
+
+    def _tell_handing(self) -> None:
+        """Tell that another agent has the run now: what is told from here on is about that one."""
+        state, before = self._require(), self._about.get("agent")
+        if before is not None and before != state.spec.name:
+            self._tell(ev.HandedOff, type="handed_off", to=state.spec.name, times=state.handed)
+            self._about |= {"agent": state.spec.name, "spec_hash": content_hash(state.spec)}
 
     def _begin_from(self, *, goes_on: bool) -> None:
         """Take an execution's opening state as what has been told of already; `goes_on` if the run has begun before."""

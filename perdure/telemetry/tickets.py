@@ -35,7 +35,7 @@ def redacted(trace: Trace, specs: Mapping[str, AgentSpec]) -> Trace:
 
 def _hidden(redactor: redaction.Redactor, span: Span, spec: AgentSpec | None, specs: Mapping[str, AgentSpec]) -> Span:
     spec = specs.get(span.run, spec) if span.kind == "run" else spec
-    tool = spec.tool(span.name) if spec and span.kind == "tool" else None
+    tool = spec.known_tool(span.name) if spec and span.kind == "tool" else None
     told = {name: _words(redactor, getattr(span, name)) for name in ("name", "why", "by", "output", "run")}
     arguments = None if span.input is None else redactor.json(span.input, tool.parameters if tool else None)
     spans = [_hidden(redactor, one, spec, specs) for one in span.spans]
@@ -46,7 +46,7 @@ def _learn_all(
     redactor: redaction.Redactor, span: Span, spec: AgentSpec | None, specs: Mapping[str, AgentSpec]
 ) -> None:
     spec = specs.get(span.run, spec) if span.kind == "run" else spec
-    if tool := spec.tool(span.name) if spec and span.kind == "tool" else None:
+    if tool := spec.known_tool(span.name) if spec and span.kind == "tool" else None:
         _learn(redactor, span.input, tool.parameters)
         _learn(redactor, _json(span.output), tool.returns)
     for one in span.spans:

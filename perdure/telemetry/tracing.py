@@ -463,8 +463,16 @@ def _results(projection: Projection) -> Mapping[str, ToolResult]:
 
 _MARKS = frozenset(
     {
-        *("run_started", "worker_took_over", "told", "model_failed", "budget_warning", "approval_reminder"),
-        *("decision_refused", "said", "paused", "resumed", "cancel_requested", "runtime_fault"),
+        *(
+            "run_started",
+            "worker_took_over",
+            "told",
+            "model_failed",
+            "budget_warning",
+            "approval_reminder",
+            "handed_off",
+        ),
+        *("decision_refused", "said", "handed_off", "paused", "resumed", "cancel_requested", "runtime_fault"),
     }
 )
 
@@ -482,6 +490,8 @@ def words_of(event: ev.Event) -> str:
             return event.reason
         case ev.ModelFailed() | ev.RuntimeFault():
             return event.message
+        case ev.HandedOff():
+            return f"{event.agent} to {event.to}"
         case ev.ApprovalReminder():
             return STAGED if event.call == STAGED else event.name
         case _:

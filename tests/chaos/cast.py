@@ -191,3 +191,6 @@ class PlayedModel:
 
 register("played", PlayedModel)
 chaos = Agent("chaos", "played:task", tools=TOOLS, compensate_on=["cancelled", "failed"])
+mate = Agent("mate", "played:task", tools=[one for one in TOOLS if one.name in ("charge", "pay_probed", "read")])
+desk = Agent("desk", "played:task", tools=[TOOLS[3]], handoffs=[mate])
+boss = Agent("boss", "played:task", tools=[mate.as_tool("Does a part of it.")])

@@ -68,6 +68,22 @@ async def second_turn(client: Client, agent: Agent, run_id: str) -> RunHandle:
     return await (await session.send("Sell one of them.")).run()
 
 
+async def hand_over(handle: RunHandle, client: Client) -> None:
+    """Say something while a call waits, so that others go on; then approve it, by the rules of who asked."""
+    del client
+    await until(handle, "approval_requested")
+    await handle.say("And paint it.", by="ann")
+    await until(handle, "handed_off", nth=2)
+    await handle.approve("1.1", by="ann")
+
+
+def asks_its_mate(request: ModelRequest) -> Any:
+    """Have another agent look; that one looks itself."""
+    if request.instructions == "Mate.":
+        return calls(call("look", where="attic"))
+    return calls(call("mate", task="Look in the attic."))
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A model's replies, the agent's tools and options, what people do meanwhile, and before; how it is started.
@@ -559,6 +575,23 @@ SCENARIOS = {
         followed=True,
     ),
     "followed_on": Scenario([LOOKS[0], *LOOKS[:2], "Nothing."], [look], max_events=30, executions=2, followed=True),
+    "handed_off": Scenario(
+        [
+            calls(call("sell", what="a chair")),
+            calls(call("transfer_to_mate", reason="paint"), call("look", where="attic")),
+            calls(call("paint", colour="red")),
+            calls(call("transfer_to_subject")),
+            "Painted.",
+            "Sold.",
+        ],
+        [sell, look],
+        hand_over,
+        {"handoffs": [Agent("mate", "script:handed_off", tools=[paint], handoffs=["subject"])]},
+    ),
+    "delegated": Scenario(
+        [asks_its_mate, "Done."],
+        [Agent("mate", "script:delegated", "Mate.", tools=[look]).as_tool("Looks around.")],
+    ),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
     "malformed_output": Scenario([""]),
 }
