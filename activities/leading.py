@@ -9,6 +9,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from perdure import variables
 from perdure.activities.fitting import fitted
 from perdure.activities.judging import Run, must_ask, validate
 from perdure.agents import Agent
@@ -50,12 +51,10 @@ async def move(
     )
     try:
         decided: Any = await run(strategy.move, {"seen": seen}, MOVE_SECONDS)
-        _check(decided)
+        _check(decided, seen)
     except Exception as error:  # noqa: BLE001 - application code may raise anything
         activity.logger.warning("strategy %r failed", strategy.name, exc_info=error)
         raise _ended(f"Strategy {strategy.name!r} failed: {words(error)}", FAILED) from None
-    if isinstance(decided, Fail):
-        raise _ended(decided.reason, decided.kind)
     made: Move = decided
     return made
 
@@ -68,12 +67,14 @@ def _strategy(wanted: StrategySpec, agent: Agent | None) -> Strategy:
     return own
 
 
-def _check(decided: Any) -> None:
+def _check(decided: Any, seen: Situation) -> None:
     """Refuse what is no move, or can't be kept."""
     if not isinstance(decided, Ask | Do | Answer | Fail):
         raise TypeError(f"it decided {decided!r}, which is no Ask, Do, Answer or Fail")
     if isinstance(decided, Do) and not decided.calls:
         raise ValueError("it decided to make calls, and named none")
+    if decided.variables:
+        variables.check_size({**seen.variables, **decided.variables})
     size = len(canonical_json(decided.progress).encode("utf-8", "surrogatepass")) if decided.progress else 0
     if size > LARGEST_PROGRESS:
         raise ValueError(f"what it wants to know next time has {size:,} bytes; at most {LARGEST_PROGRESS:,} can be")
@@ -100,16 +101,17 @@ def request_with(asked: Ask, request: ModelRequest) -> ModelRequest:
 
 
 async def directed(
-    made: Do | Answer, step: int, spec: AgentSpec, agent: Agent | None, run: Run, book: Book
+    made: Do | Answer | Fail, step: int, spec: AgentSpec, agent: Agent | None, run: Run, book: Book
 ) -> ModelTurn:
     """Return the turn that a strategy has decided, as it enters the run: judged as a model's reply is."""
     asked = made.calls if isinstance(made, Do) else ()
     calls = [await _judged(call, f"{step}.{at}", spec, agent, run, book) for at, call in enumerate(asked, 1)]
-    message = AssistantMessage(role="assistant", text=made.text, calls=calls, source="strategy")
-    turn = ModelTurn(message=message, finish="calls" if calls else "stop", progress=made.progress)
-    if calls or spec.output is None:
-        return turn
-    return turn.model_copy(update=await fitted(book.text(made.text), spec.output, agent, run, book))
+    text, failure = (made.reason, made.kind) if isinstance(made, Fail) else (made.text, "")
+    message = AssistantMessage(role="assistant", text=text, calls=calls, source="strategy")
+    kept: dict[str, Any] = {"progress": made.progress, "wrote": made.variables, "failure": failure}
+    if isinstance(made, Answer) and spec.output:
+        kept |= await fitted(book.text(made.text), spec.output, agent, run, book)
+    return ModelTurn(message=message, finish="calls" if calls else "stop").model_copy(update=kept)
 
 
 async def _judged(call: Directed, place: str, spec: AgentSpec, agent: Agent | None, run: Run, book: Book) -> ToolCall:

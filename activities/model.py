@@ -29,7 +29,7 @@ from perdure.models import ModelRequest
 from perdure.policies import AgentSpec
 from perdure.reports import Judgement, ModelTurn
 from perdure.results import words
-from perdure.strategies import Answer, Ask, Do
+from perdure.strategies import Answer, Ask, Do, Fail
 from perdure.telemetry.broadcast import Broadcast
 from perdure.wire import JUDGE, MODEL, JudgeInput, ModelInput
 
@@ -98,13 +98,13 @@ class ModelActivities:
         talk, agent = await self.conversation(request), self._agents.get(request.agent)
         made = await leading.move(talk.spec, agent, talk.said, request, self._run)
         match made:
-            case Do() | Answer():
+            case Do() | Answer() | Fail():
                 given = (talk.spec, agent, self._run, talk.book)
                 return _recordable(await leading.directed(made, request.step, *given))
             case Ask():
                 talk = replace(talk, spec=leading.narrowed(talk.spec, made))
                 turn = await self._reply(talk, request, pulse, made)
-                return turn.model_copy(update={"progress": made.progress})
+                return turn.model_copy(update={"progress": made.progress, "wrote": made.variables})
             case _:
                 return await self._reply(talk, request, pulse, Ask())
 

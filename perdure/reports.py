@@ -84,6 +84,9 @@ class ModelTurn(Data):
         progress: What the strategy that leads the run knows from now on; None: what it knew, or there is none.
         output: The answer as data, where the agent's answer is more than text, and this one fits.
         misfit: Else what is wrong with it, in words for the model.
+        wrote: What the strategy changes of the run's variables.
+        failure: The type of failure by which the strategy ends the run, for the reason that is the message's text; "":
+            it does not.
     """
 
     message: AssistantMessage
@@ -99,6 +102,8 @@ class ModelTurn(Data):
     output: Structured | None = None
     misfit: str = ""
     progress: dict[str, JSON] | None = None
+    wrote: dict[str, JSON] = Field(default_factory=dict)
+    failure: str = ""
 
     @property
     def directed(self) -> bool:

@@ -65,6 +65,10 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
         return
     state.steps += 1
     state.progress = state.progress if turn.progress is None else turn.progress
+    state.variables.update(turn.wrote)
+    if turn.failure:
+        state.outcome = Outcome(status="failed", reason=turn.message.text, failure=turn.failure)
+        return
     if not turn.directed:
         pressure.relax(state, turn)
         budgets.spend(state, turn)

@@ -43,9 +43,11 @@ class _Move:
 
     Attributes:
         progress: What the strategy wants to know next time, at most a few KB of JSON; None: what it knows already.
+        variables: What it changes of the run's variables, as JSON that fits them.
     """
 
     progress: dict[str, JSON] | None = None
+    variables: dict[str, JSON] = field(default_factory=dict[str, JSON])
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from perdure import Limits, tool
 from perdure.errors import AgentError
@@ -166,6 +167,32 @@ async def test_a_run_whose_strategy_is_not_deployed_any_more_can_be_resumed_when
     await stage.serve(agent)
     resumed = await handle.resume()
     assert (await stage.end(resumed)).result.text == "end"
+
+
+class Seats(BaseModel):
+    """Variables of a test."""
+
+    free: int = 0
+
+
+async def test_what_a_strategy_writes_is_in_the_variables_of_its_run(stage):
+    def end(seen: Situation) -> Answer:
+        return Answer(f"{seen.variables['free']} free")
+
+    led = Led([calls(LOOK, variables={"free": 3}), end])
+    done = await stage.run(["-"], [look], strategy=led, variables=Seats)
+    assert (done.result.text, done.result.variables) == ("3 free", {"free": 3})
+
+
+async def test_a_run_that_its_strategy_has_failed_is_resumed_with_what_it_knew_then(stage):
+    def next_time(seen: Situation) -> Any:
+        known = {"progress": {"failed": True}, "variables": {"free": 1}}
+        return Answer(f"{seen.variables['free']} after all") if seen.progress else Fail("None.", kind="none", **known)
+
+    handle = await stage.start(["-"], [look], strategy=Led([next_time]), variables=Seats)
+    failed = await stage.end(handle)
+    assert (failed.result.status, failed.result.failure, failed.result.reason) == ("failed", "none", "None.")
+    assert (await stage.end(await handle.resume())).result.text == "1 after all"
 
 
 def test_what_is_no_strategy_is_refused(stage):
