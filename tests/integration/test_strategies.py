@@ -186,7 +186,7 @@ async def test_what_a_strategy_writes_is_in_the_variables_of_its_run(stage):
 
 async def test_a_run_that_its_strategy_has_failed_is_resumed_with_what_it_knew_then(stage):
     def next_time(seen: Situation) -> Any:
-        known = {"progress": {"failed": True}, "variables": {"free": 1}}
+        known: dict[str, Any] = {"progress": {"failed": True}, "variables": {"free": 1}}
         return Answer(f"{seen.variables['free']} after all") if seen.progress else Fail("None.", kind="none", **known)
 
     handle = await stage.start(["-"], [look], strategy=Led([next_time]), variables=Seats)
