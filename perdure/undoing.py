@@ -14,6 +14,8 @@ ENDING = "ending"
 
 def wanted(state: RunState) -> bool:
     """Return whether the run has come to an end after which its effects are undone."""
+    if state.outcome is None:
+        return False
     return any(_says(state, spec) for spec in (state.spec, *map(state.rules_of, state.effects)))
 
 
