@@ -8,7 +8,7 @@ from perdure.messages import Data, OpenStatus, ResultStatus, RunResult, ToolResu
 from perdure.policies import Limits, SubAgent
 from perdure.reports import ToolReport
 from perdure.results import as_text, preview, short
-from perdure.state import CallState, CallStatus, RunState
+from perdure.state import Bill, CallState, CallStatus, RunState
 from perdure.wire import Caller, RunRequest
 
 UNFUNDED = "unfunded"
@@ -16,10 +16,15 @@ UNFUNDED = "unfunded"
 
 
 class Waits(Data):
-    """What a run tells the one that has called it: whom it waits for now."""
+    """What a run tells the one that has called it: whom it waits for now.
+
+    Attributes:
+        used: What it has used, where it is about to end as cancelled: that end carries nothing.
+    """
 
     child: str
     status: OpenStatus
+    used: Bill | None = None
 
 
 def child_id(state: RunState, call: CallState) -> str:
@@ -36,7 +41,7 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
         limits=limits,
         heartbeat=parent.heartbeat,
         parent=state.run_id,
-        caller=Caller(position=call.position, order=call.order),
+        caller=Caller(position=call.position, order=call.order, bills=True),
         shape=state.shape,
         user=state.user,
         tenant=state.tenant,
@@ -68,7 +73,9 @@ def unfunded(state: RunState, call: CallState) -> None:
 
 
 def waits(state: RunState, told: Waits) -> None:
-    """Take in whom the run waits for that a call is."""
+    """Take in whom the run waits for that a call is, or what it has used."""
+    if told.used:
+        leases.told(state, told.child, told.used)
     if call := called(state, told.child):
         call.waits = told.status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.errors import AgentError
 from perdure.policies import AgentSpec, ToolSpec
@@ -66,7 +66,7 @@ def declared(agent: Agent) -> list[Handoff]:
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise AgentError(f"Agent {agent.name!r}: handoffs has to be a list, not {given!r}.")
     found = list[Handoff]()
-    for one in given:
+    for one in cast("Sequence[Any]", given):
         if not isinstance(one, Agents | str | Handoff):
             raise AgentError(f"Agent {agent.name!r}: handoffs are agents, their names or Handoffs, not {one!r}.")
         found.append(one if isinstance(one, Handoff) else Handoff(one))

@@ -102,12 +102,20 @@ def give_back(state: RunState, child: str, result: RunResult | None) -> None:
     """Charge what a child has used that has ended, with all runs under it, and free the rest; only the first time.
 
     Args:
-        result: None where nobody knows what it has used: then all that it was lent is charged. So is the money
-            where its cost is not known.
+        result: None where its end does not say what it has used: then what it has told before is charged, or all that
+            it was lent. So is the money where its cost is not known.
     """
     lease = state.leases.get(child)
     if lease and lease.bill is None:
-        state.leases[child] = lease.model_copy(update={"bill": _bill(lease.lent, result)})
+        bill = lease.told if result is None and lease.told else _bill(lease.lent, result)
+        usd = lease.lent.usd if bill.unpriced else bill.usd
+        state.leases[child] = lease.model_copy(update={"bill": bill.model_copy(update={"usd": usd})})
+
+
+def told(state: RunState, child: str, used: Bill) -> None:
+    """Take in what a child says that it has used, before its end."""
+    if lease := state.leases.get(child):
+        state.leases[child] = lease.model_copy(update={"told": used})
 
 
 def _bill(lent: Amounts, result: RunResult | None) -> Bill:

@@ -250,11 +250,13 @@ class Lease(Data):
         limits: The child's own, with all that it was granted; used up, for the lender, until the child has ended.
         answered: Ids of the requests for more that have been answered.
         bill: What the child has used, once it has ended: the rest is free again.
+        told: What it says that it has used, where its end can't carry that: it was cancelled.
     """
 
     limits: Limits
     answered: list[str] = Field(default_factory=list)
     bill: Bill | None = None
+    told: Bill | None = None
 
     @property
     def lent(self) -> Amounts:

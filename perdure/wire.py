@@ -64,10 +64,12 @@ class Caller(Data):
     Attributes:
         position: Of the call, as in `2.1`.
         order: Its place in the order in which the parent's calls were started.
+        bills: The parent takes to be told what a run has used that is cancelled.
     """
 
     position: str
     order: int | None = None
+    bills: bool = False
 
 
 class RunRequest(Data):

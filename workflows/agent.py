@@ -350,6 +350,8 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
         await self._is_followed()
         await self._noticing.done()
         await workflow.wait_condition(workflow.all_handlers_finished)
+        if outcome.status == "cancelled":
+            await self._tell_used()
         duration = workflow.now() - (self.state.began or workflow.info().workflow_start_time)
         result = outcomes.result_from(self.state, outcome, duration)
         self.phase = Phase.ENDED

@@ -9,7 +9,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import FailureError, is_cancelled_exception
 
-from perdure import delegation, leases
+from perdure import budgets, delegation, leases
 from perdure.budgets import Additions
 from perdure.control import Resumption
 from perdure.decisions import Pause
@@ -49,6 +49,12 @@ class Delegating:
     def _tell_parent(self, status: OpenStatus) -> None:
         """Tell the run that has called this one whom it waits for: it does not use up its time meanwhile."""
         self._spawn(_signal(self.state.borrowing.parent, WAITS, Waits(child=self.state.run_id, status=status)))
+
+    async def _tell_used(self) -> None:
+        """Tell the run that has called this one what it has used, which is about to end as cancelled."""
+        if self.request.caller and self.request.caller.bills:
+            said = Waits(child=self.state.run_id, status="running", used=budgets.bill(self.state))
+            await _signal(self.state.borrowing.parent, WAITS, said)
 
     def _pass_on(self, wanted: Pause | Resumption) -> None:
         """Pause, or let go on, the runs that calls of this one are, as it does itself; what is added to it stays."""

@@ -211,6 +211,7 @@ async def test_a_run_that_is_cancelled_alone_is_told_to_its_caller(stage, book):
     await stage.client.handle(f"{handle.id}/1.1").cancel("not now")
     done = await stage.end(handle)
     assert (done.result.text, done.results[0].status) == ("then not", "cancelled")
+    assert done.result.steps == 3, "only the step that it had taken is charged, not all that it was lent"
 
 
 async def test_secrets_of_a_run_are_its_sub_agents_too(stage):
