@@ -191,6 +191,18 @@ class ContextEntry(Declared):
     summary_model: ModelName | None = None
 
 
+class StrategyEntry(Declared):
+    """How runs are led: a class, and what it is made with.
+
+    Attributes:
+        use: The import path of the class.
+        options: What it is made with.
+    """
+
+    use: ImportPath
+    options: dict[str, JSON] = Field(default_factory=dict)
+
+
 # -- tools ---------------------------------------------------------------------------------------------------
 
 
@@ -338,6 +350,14 @@ class AgentDeclaration(Declared):
         _one_of("a mapping, or module:name of a context strategy"),
     ] = ContextEntry()
     conceal: bool = False
+    strategy: (
+        Annotated[
+            Annotated[StrategyEntry, Tag("=mapping")] | Annotated[ImportPath, Tag("=text")],
+            _one_of("module:name of a strategy, or a mapping with the keys use and options"),
+        ]
+        | None
+    ) = None
+    output_type: ImportPath | None = None
 
 
 UNDECLARED = {"source"}

@@ -23,12 +23,14 @@ from perdure.declarations import (
     FunctionTool,
     MemoryEntry,
     RemoteTool,
+    StrategyEntry,
     ToolOptions,
 )
 from perdure.errors import AgentError, AgentNotFound
 from perdure.marks import Document, Place, read
 from perdure.memory import Memory
 from perdure.policies import Approval, ContextPolicy, Limits, ModelSettings
+from perdure.schemas import sentence
 from perdure.tools import Tool, tool_from_function
 
 _made: dict[tuple[Path, str, str], list[Agent]] = {}
@@ -124,6 +126,8 @@ class _Making:
             "variables": self._found(["variables"], said.variables),
             "memory": self._memory(said.memory),
             "context": self._context(said.context),
+            "strategy": self._strategy(said.strategy),
+            "output_type": self._found(["output_type"], said.output_type),
             "source": str(self._path),
         }
         plain = said.model_dump(exclude=set(options), exclude_unset=True)
@@ -232,6 +236,16 @@ class _Making:
             return ContextPolicy(**said.given())
         found = self._found(["context"], said)
         return found() if isinstance(found, type) else found
+
+    def _strategy(self, said: str | StrategyEntry | None) -> Any:
+        if not isinstance(said, StrategyEntry):
+            found = self._found(["strategy"], said)
+            return found() if isinstance(found, type) else found
+        make = self._function(["strategy", "use"], said.use)
+        try:
+            return make(**said.options)
+        except (AgentError, TypeError, ValueError) as error:
+            raise self._document.fault(["strategy"], f"{said.use} can't be made: {sentence(error)}") from error
 
     def _function(self, at: Place, path: str | None) -> Any:
         found = self._found(at, path)

@@ -26,6 +26,7 @@ from contextlib import asynccontextmanager
 from pydantic import BaseModel
 
 from perdure import Agent, Done, tool
+from perdure.strategies import Ask, StrategySpec
 
 
 class Trip(BaseModel):
@@ -67,6 +68,22 @@ async def things():
 class Vectors:
     async def search(self, query, facts, limit):
         return facts[:limit]
+
+
+class Straight:
+    name = "straight"
+
+    def __init__(self, turns):
+        self.turns = turns
+
+    def spec(self):
+        return StrategySpec(name=self.name, options={"turns": self.turns})
+
+    def tools(self, agent):
+        return agent.tools
+
+    def move(self, seen):
+        return Ask()
 
 
 ALL = [look, book]
@@ -136,6 +153,8 @@ show_variables: [city]
 memory: {scopes: [user, agent], recall: 3, index: things:Vectors}
 context: {window: 64000, keep_turns: 4}
 conceal: true
+strategy: {use: things:Straight, options: {turns: 2}}
+output_type: things:Trip
 ---
 name: clerk
 model: openai:x
@@ -178,6 +197,8 @@ def test_every_kind_of_key_makes_what_python_makes_of_it():
         memory=Memory(scopes=["user", "agent"], recall=3, index=module.Vectors()),
         context=ContextPolicy(window=64000, keep_turns=4),
         conceal=True,
+        strategy=module.Straight(2),
+        output_type=module.Trip,
     )
     assert made.spec == same.spec
     assert made.hash == same.hash
@@ -274,6 +295,8 @@ HEAD = "name: desk\nmodel: openai:x\n"
         (f"{HEAD}approval: {{tools: {{lok: always}}}}\n", "agent.yaml:3:11: approval names unknown tools: lok."),
         (f"{HEAD}approval: things:NUMBER\n", "agent.yaml:3:11: things:NUMBER has to be a function, and is 7."),
         (f"{HEAD}variables: things:look\n", "agent.yaml:3:12: variables has to be a pydantic model class, not"),
+        (f"{HEAD}strategy: {{use: 'things:Straight'}}\n", "agent.yaml:3:11: things:Straight can't be made: "),
+        (f"{HEAD}strategy: things:NUMBER\n", "agent.yaml:3:11: strategy has to be "),
         (f"{HEAD}memory: 3\n", "agent.yaml:3:9: memory has to be true, false or a mapping, not 3."),
         (
             f"{HEAD}compensate_on: [finished]\n",
