@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from perdure import leases, outcomes
+from perdure import leases, outcomes, variables
 from perdure.failures import end_of_run, partial_result
 from perdure.messages import Data, OpenStatus, ResultStatus, RunResult, ToolResult
-from perdure.policies import Limits, SubAgent
+from perdure.policies import AgentSpec, Limits, SubAgent
 from perdure.reports import ToolReport
 from perdure.results import as_text, preview, short
 from perdure.state import Bill, CallState, CallStatus, RunState
@@ -37,7 +37,8 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
     """Return with what the run that a call is begins."""
     return RunRequest(
         input=str(call.arguments.get("task", "")),
-        spec=agent.spec,
+        spec=_spec(call, agent),
+        variables=variables.current(state) if agent.part and agent.spec.variables else {},
         limits=limits,
         heartbeat=parent.heartbeat,
         parent=state.run_id,
@@ -51,6 +52,23 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
         notify=[occasion for occasion in parent.notify if occasion == "waiting"],
         private=call.call.private,
     )
+
+
+def _spec(call: CallState, agent: SubAgent) -> AgentSpec:
+    """Return the rules of the run that a call is: those of its agent, with fewer tools where the call says which."""
+    named = call.arguments.get("tools")
+    if not agent.part or not isinstance(named, list):
+        return agent.spec
+    return agent.spec.model_copy(update={"tools": [tool for tool in agent.spec.tools if tool.name in named]})
+
+
+def share(state: RunState, call: CallState, agent: SubAgent) -> float:
+    """Return the most that a call is lent of what is free now, so that it gets as much as those beside it."""
+    if not agent.part:
+        return agent.share
+    beside = [one for one in state.open_calls if one.call.name == call.call.name]
+    lent = sum(child_id(state, one) in state.leases for one in beside)
+    return agent.share / max(len(beside) - lent * agent.share, 1)
 
 
 def called(state: RunState, child: str) -> CallState | None:

@@ -390,10 +390,14 @@ class SubAgent(Data):
     Attributes:
         spec: The rules that it keeps.
         share: The most of what its caller may still spend that it is lent at once; it can ask for more.
+        part: A call is a part of its caller's own work, such as a step of a plan: it has only those of the tools that
+            `tools` among its arguments names, begins with its caller's variables, and such calls of one turn are lent
+            `share` together, each as much as the others.
     """
 
     spec: AgentSpec
     share: float = Field(default=0.5, gt=0, le=1)
+    part: bool = False
 
 
 ToolSpec.model_rebuild()

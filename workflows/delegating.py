@@ -35,7 +35,8 @@ class Delegating:
     async def _delegate(self, call: CallState, agent: SubAgent) -> None:
         """Have a run of `agent` do what a call asks for."""
         child = delegation.child_id(self.state, call)
-        limits = leases.carve(self.state, child, agent.spec.limits, agent.share)
+        share = delegation.share(self.state, call, agent)
+        limits = leases.carve(self.state, child, agent.spec.limits, share)
         if limits is None:
             workflow.upsert_memo({delegation.UNFUNDED: call.position})
             delegation.unfunded(self.state, call)
