@@ -25,7 +25,20 @@ from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
 from perdure.activities.keychecks import admit
 from perdure.activities.learning import Learning
-from perdure.activities.meanwhile import Meanwhile, Noting
+from perdure.activities.mcp import (
+    LACKING,
+    installed,
+)
+from perdure.activities.mcp.lists import (
+    ToolLists,
+)
+from perdure.activities.mcp.servers import (
+    Servers,
+)
+from perdure.activities.meanwhile import (
+    Meanwhile,
+    Noting,
+)
 from perdure.activities.memory import Recollection
 from perdure.activities.model import ModelActivities
 from perdure.activities.notices import Notices
@@ -92,6 +105,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
     by_name = _by_name(agents)
     providers.declare(settings.providers)
     _check_providers(list(by_name.values()), settings)
+    _check_servers(list(by_name.values()))
     if lacking := await search_attributes.ensure(client):
         _log.warning(lacking)
     async with (
@@ -100,6 +114,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         _broadcast(settings) as broadcast,
         _event_log(settings) as log,
         Toolbox(by_name, client, settings.threads, broadcast) as toolbox,
+        Servers(by_name, toolbox) as servers,
     ):
         await admit(store, client.namespace, keyring(settings))
         client = attached(client, Driver(lambda: contextlib.nullcontext(store), run_owner))
@@ -111,7 +126,8 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         private = Acquaintance(client, load)
         models = ModelActivities(client, by_name, conversations, toolbox.run, edge, private, broadcast=broadcast)
         beside_it = (conversations, settings, Spilling(store), recollection)
-        tools = ToolActivities(by_name, toolbox, *beside_it, safe=Safe(store, settings), acquaintance=private)
+        safe = Safe(store, settings)
+        tools = ToolActivities(by_name, toolbox, *beside_it, safe=safe, acquaintance=private, servers=servers)
         notices = Notices(client, settings)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         tracing = copies.tracing(telemetry, store)
@@ -122,7 +138,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
             Afterwards(client, store, [*copies.every(store, settings, log), *tracing]).archive,
             sessions.end_turn,
             Archivist(client, conversations, store).put_away,
-            *(recollection.recall, learning.remember),
+            *(recollection.recall, learning.remember, ToolLists(servers, safe).list_tools),
             *(notices.notify, notices.end_notice),
         ]
         calls: list[Callable[..., Any]] = [models.model, CompactActivities(models, edge, store).compact, learning.learn]
@@ -214,6 +230,12 @@ def _check_providers(agents: Sequence[Agent], settings: Settings) -> None:
                 raise AgentError(f"Agent {agent.name!r}: model {model!r}: {problem}")
     if problem := providers.strange(settings.model_rate):
         raise AgentError(f"A rate of model calls (--model-rate, PERDURE_MODEL_RATE): {problem}")
+
+
+def _check_servers(agents: Sequence[Agent]) -> None:
+    for agent in agents:
+        if agent.servers and not installed():
+            raise AgentError(f"Agent {agent.name!r}: {LACKING}")
 
 
 @asynccontextmanager

@@ -32,6 +32,12 @@ class Held(Generic[T]):
         """What it gave when it was entered."""
         return self._opened.result()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is entered, and not left yet."""
+        entered = self._opened.done() and not self._opened.cancelled() and self._opened.exception() is None
+        return entered and not self._task.done()
+
     async def entered(self) -> T:
         """Wait until it is entered, and return what it gave; raises what it raised."""
         try:
@@ -43,6 +49,11 @@ class Held(Generic[T]):
     async def aclose(self) -> None:
         """Leave it, whatever it raises then."""
         self._closing.set()
+        await asyncio.wait([self._task])
+
+    async def abort(self) -> None:
+        """Leave it at once, whether it was entered yet or not."""
+        self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _hold(self) -> None:

@@ -14,7 +14,7 @@ from perdure.activities.toolbox import Toolbox
 from perdure.activities.unlocked import NONE, Unlocked
 from perdure.policies import Shaping
 from perdure.reports import ToolReport
-from perdure.results import Output, as_text, noted, output_of_value, words
+from perdure.results import Illustrated, Output, as_text, noted, output_of_value, short, words
 from perdure.telemetry.acquaintance import meet_value
 from perdure.tools import Tool
 from perdure.wire import ToolInput
@@ -74,8 +74,15 @@ def _shaping(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets:
 
 def output_of(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked = NONE) -> Output:
     """Return what becomes of the `value` that a tool returned; runs where the tool does."""
+    if isinstance(value, Illustrated):
+        return _illustrated(value, output_of(value.value, tool, call, shaping, secrets))
     output = _with_private(_output(value, tool, call, shaping, secrets), value, tool)
     return replace(output, value=value) if tool.shape else output
+
+
+def _illustrated(value: Illustrated, output: Output) -> Output:
+    result = output.report.result.model_copy(update={"images": list(value.images)})
+    return replace(output, report=output.report.having(noted(result, short(value.note)) if value.note else result))
 
 
 def _output(value: Any, tool: Tool, call: ToolInput, shaping: Shaping, secrets: Unlocked) -> Output:

@@ -23,6 +23,8 @@ from perdure.activities.breakers import breaker_of
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import counted, given_up, heartbeats
+from perdure.activities.mcp.connections import NotSent
+from perdure.activities.mcp.servers import Servers, tool_of
 from perdure.activities.memory import Recollection
 from perdure.activities.outages import LATER, Outages, failure
 from perdure.activities.outputs import Outputs, output_of
@@ -35,7 +37,7 @@ from perdure.agents import Agent
 from perdure.errors import ConnectionFailed, ToolError, VariableError
 from perdure.messages import DEFAULT_WINDOW, JSON, ResultStatus, ToolMessage, ToolResult, parse_json
 from perdure.paging import fitting
-from perdure.policies import READ_RESULT
+from perdure.policies import READ_RESULT, McpTool
 from perdure.reports import ProbeReport, ToolReport, UndoReport
 from perdure.results import Output, as_text, noted, short, words
 from perdure.settings import Settings
@@ -61,6 +63,7 @@ class ToolActivities:
         recollection: What `search_memory` asks.
         safe: Where the secrets of runs are.
         acquaintance: Learns what is private.
+        servers: MCP servers, whose tools they are as well.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class ToolActivities:
         *,
         safe: Safe,
         acquaintance: Acquaintance,
+        servers: Servers,
     ) -> None:
         self._agents = agents
         self._toolbox = toolbox
@@ -85,6 +89,7 @@ class ToolActivities:
         self._recollection = recollection
         self._safe = safe
         self._acquaintance = acquaintance
+        self._servers = servers
 
     @activity.defn(dynamic=True)
     async def tool(self, arguments: Sequence[RawValue]) -> ToolReport:
@@ -110,10 +115,24 @@ class ToolActivities:
             return await read_result(call, self._spilling, fitting(window))
         if tool is None and call.circle:
             return await self._recollection.search(call, name)
+        if call.mcp:
+            return await self._at_server(call.mcp, call, name, secrets)
         context = self._context(call, secrets)
         ended = await self._asked(tool, call, context, name)
         instead = await self._instead(tool, call, ended, context)
         return instead or report_of(ended, call, name, context.deadline, tool.not_done if tool else ())
+
+    async def _at_server(self, mcp: McpTool, call: ToolInput, name: str, secrets: Unlocked) -> ToolReport:
+        """Execute an attempt at an MCP server. Its deadline begins when something can be sent."""
+        async with self._servers.place(call.agent, mcp.server, call.secrets, secrets) as place:
+            context = self._context(call, place.secrets)
+            if not place.problem:
+                ended = await self._asked(tool_of(place, mcp, name, context), call, context, name)
+            elif call.effect == "read" and not place.lasting:
+                ended = Raised(ConnectionFailed(place.problem))
+            else:
+                ended = NeverBegan(place.problem, place.kind)
+            return place.secrets.model(report_of(ended, call, name, context.deadline, ()))
 
     async def _asked(self, tool: Tool | None, call: ToolInput, context: CallContext, name: str) -> Ended[ToolReport]:
         """Make an attempt, unless it reads from what has just failed over and over."""
@@ -173,8 +192,8 @@ class ToolActivities:
         match without(context.secrets, ended):
             case Returned(output):
                 return Returned(await self._outputs.report(output, tool, call, shaping, context.secrets))
-            case Raised(Unfit() as error):
-                return NeverBegan(f"The arguments do not fit {name}: {error}.", "invalid_arguments")
+            case Raised(Unfit() | NotSent() as error):
+                return _never_began(error, call, name)
             case other:
                 return other
 
@@ -268,6 +287,12 @@ class ToolActivities:
 
 class Unfit(Exception):
     """The arguments do not fit the function's types: its body did not run."""
+
+
+def _never_began(error: Unfit | NotSent, call: ToolInput, name: str) -> Ended[ToolReport]:
+    if isinstance(error, Unfit):
+        return NeverBegan(f"The arguments do not fit {name}: {error}.", "invalid_arguments")
+    return Raised(error) if call.effect == "read" else NeverBegan(str(error), "unavailable")
 
 
 def _bound(

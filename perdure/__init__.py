@@ -26,7 +26,12 @@ if TYPE_CHECKING:
         ToolError,
         VariableError,
     )
-    from perdure.handoffs import Handoff
+    from perdure.handoffs import (
+        Handoff,
+    )
+    from perdure.mcp import (
+        MCPServer,
+    )
     from perdure.memory import Memory
     from perdure.messages import FilePart, ImagePart, RunResult, TextPart, Usage
     from perdure.policies import AgentSpec, Approval, ContextPolicy, Limits, ModelSettings, Price
@@ -48,6 +53,7 @@ __all__ = [
     "Handoff",
     "ImagePart",
     "Limits",
+    "MCPServer",
     "Memory",
     "ModelSettings",
     "NotDone",
@@ -93,6 +99,7 @@ _NAMES = {
         "VariableError",
     ),
     "handoffs": ("Handoff",),
+    "mcp": ("MCPServer",),
     "memory": ("Memory",),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),
     "policies": ("AgentSpec", "Approval", "ContextPolicy", "Limits", "ModelSettings", "Price"),

@@ -19,6 +19,7 @@ from perdure.context import ContextStrategy
 from perdure.errors import AgentError
 from perdure.handoffs import Handoff, network, with_network
 from perdure.handoffs import declared as handing_over
+from perdure.mcp import MCPServer, predicate
 from perdure.memory import Memory, MemoryIndex
 from perdure.messages import JSON, Content, Data, content_hash
 from perdure.policies import (
@@ -78,7 +79,8 @@ class Agent:
         model: `openai:gpt-…` (any Chat Completions server), `openai-responses:…` or `scripted:FILE`. A list names
             them in order: the next one is asked where one is down.
         instructions: The system prompt.
-        tools: Made by `@tool`, `Tool.from_schema`, `Tool.remote` or `Agent.as_tool`; their names differ.
+        tools: Made by `@tool`, `Tool.from_schema`, `Tool.remote` or `Agent.as_tool`; their names differ. And
+            `MCPServer`s, each of which stands for all its tools.
         settings: Temperature and so on.
         limits: Steps and calls of a run.
         approval: Who has to be asked before which tool; `"always"` is short for `Approval(default="always")`, and a
@@ -111,7 +113,7 @@ class Agent:
     name: str
     model: str | Sequence[str]
     instructions: str = ""
-    tools: Sequence[Tool] = ()
+    tools: Sequence[Tool | MCPServer] = ()
     settings: ModelSettings = field(default_factory=ModelSettings)
     limits: Limits = field(default_factory=Limits)
     approval: Approval | AskAbout | Literal["never", "always"] = field(default_factory=Approval)
@@ -143,8 +145,8 @@ class Agent:
             raise AgentError(f"Agent {self.name!r}: memory has to be True, False or a Memory, not {self.memory!r}.")
         self._check_context()
         handed = {handoff.spec.name for handoff in handing_over(self)}
-        strangers = set(self.rules.tools) - {tool.name for tool in [*self.tools, *self.toolset]} - handed
-        if strangers:
+        strangers = set(self.rules.tools) - {tool.name for tool in [*self.own_tools, *self.toolset]} - handed
+        if strangers and not self.servers:  # what servers offer is known to runs
             raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
         try:
             _ = self.spec
@@ -172,7 +174,7 @@ class Agent:
             words = "an object with name, spec, tools and move, such as Plan()"
             raise AgentError(f"Agent {self.name!r}: strategy has to be {words}, not {self.strategy!r}.")
         for tool in self.tools:
-            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] # users forget @tool
+            if not isinstance(tool, Tool | MCPServer):  # pyright: ignore[reportUnnecessaryIsInstance] # they forget @tool
                 raise AgentError(f"Agent {self.name!r}: {tool!r} is not a tool; decorate the function with @tool.")
         seen: set[str] = set()
         for tool in self.toolset:
@@ -183,7 +185,17 @@ class Agent:
     @cached_property
     def toolset(self) -> Sequence[Tool]:
         """What calls of its runs can be: its tools, or what its strategy makes of them."""
-        return tuple(self.strategy.tools(self)) if self.strategy else self.tools
+        return tuple(self.strategy.tools(self)) if self.strategy else self.own_tools
+
+    @property
+    def own_tools(self) -> list[Tool]:
+        """Its tools, without those of servers."""
+        return [tool for tool in self.tools if isinstance(tool, Tool)]
+
+    @property
+    def servers(self) -> list[MCPServer]:
+        """The MCP servers whose tools are its own."""
+        return [server for server in self.tools if isinstance(server, MCPServer)]
 
     @property
     def rules(self) -> Approval:
@@ -196,7 +208,7 @@ class Agent:
         """Return the approval predicate `name` for a call of `tool`, to be called with its arguments as keywords."""
         if name != ANY_TOOL:
             owner = self.tool(name)
-            return owner.ask if owner else None
+            return owner.ask if owner else predicate(self.servers, name)
         if isinstance(self.approval, Approval | str):
             return None
         ask = self.approval
@@ -225,6 +237,7 @@ class Agent:
             strategy=self.strategy.spec() if self.strategy else None,
             context=self._context,
             output=self._output,
+            mcp=[server.spec for server in self.servers],
         )
 
     @property
@@ -298,7 +311,9 @@ class Agent:
         Raises:
             ToolDefinitionError: If an option can't be.
         """
-        reads = all(tool.spec.effect == "read" for one in network(self).values() for tool in one.toolset)
+        everybody = network(self).values()
+        reads = all(tool.spec.effect == "read" for one in everybody for tool in one.toolset)
+        reads = reads and not any(one.servers for one in everybody)
         options = {"effect": "read" if reads else "unsafe", "approval": approval, "parallel": parallel}
         return agent_tool(self, name or self.name, description, share, options)
 

@@ -26,7 +26,7 @@ from perdure.messages import (
     UserMessage,
 )
 from perdure.policies import READ_RESULT, AgentSpec, ContextPolicy, ToolSpec
-from perdure.results import preview, render_result
+from perdure.results import noted, preview, render_result
 
 T = TypeVar("T")
 
@@ -117,8 +117,9 @@ def shortened(entry: Entry, at: int, compaction: Compaction) -> Entry:
 
 def _shortened(entry: Entry, limit: int, cut: int, ref: str | None) -> Entry:
     match entry:
-        case ToolMessage(result=result) if is_long(result, limit):
-            return entry.model_copy(update={"result": _preview(result, limit, ref)})
+        case ToolMessage(result=result) if result.images or is_long(result, limit):
+            told = _preview(result, limit, ref) if is_long(result, limit) else result
+            return entry.model_copy(update={"result": _without_images(told)})
         case UserMessage(content=str(text), result=ToolResult() as result) if is_long(result, limit):
             told = _preview(result, limit, ref)
             words = text.removesuffix(render_result(result)) + render_result(told)
@@ -128,6 +129,13 @@ def _shortened(entry: Entry, limit: int, cut: int, ref: str | None) -> Entry:
             return entry.model_copy(update=changed)
         case _:
             return entry
+
+
+def _without_images(result: ToolResult) -> ToolResult:
+    return noted(result.model_copy(update={"images": []}), _NOT_SHOWN) if result.images else result
+
+
+_NOT_SHOWN = "Its images are not shown any more."
 
 
 def is_long(result: ToolResult, limit: int) -> bool:

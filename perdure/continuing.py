@@ -87,8 +87,8 @@ def continued(request: RunRequest, state: RunState, began: datetime) -> RunReque
         "queued": [],
         "executions": request.executions + 1,
     }
-    if state.handed:
-        changed |= {"spec": state.spec, "spec_hash": ""}  # of the agent that has the run now
+    if state.handed or state.listed:  # of the agent that has the run now, with the tools that it has learnt of
+        changed |= {"spec": state.spec, "spec_hash": ""}
     return request.model_copy(update=changed)
 
 

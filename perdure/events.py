@@ -85,6 +85,17 @@ class Recalled(EventBase):
     duration: timedelta | None = None
 
 
+class ToolsListed(EventBase):
+    """MCP servers were asked for their tools: names, and remarks, by server. `problem` says why they could not be."""
+
+    type: Literal["tools_listed"]
+    tools: dict[str, list[str]] = {}  # noqa: RUF012 - pydantic copies it, as the next one
+    notes: dict[str, list[str]] = {}  # noqa: RUF012
+    problem: str = ""
+    attempt: int = 1
+    duration: timedelta | None = None
+
+
 class Told(EventBase):
     """The runtime itself has put words into the conversation, which the model reads as a user's.
 
@@ -465,6 +476,7 @@ Event = Annotated[
     RunStarted
     | WorkerTookOver
     | PhaseChanged
+    | ToolsListed
     | Recalled
     | Told
     | ModelStarted

@@ -191,6 +191,7 @@ class ToolResult(Data):
         private: What of it the model is shown handles of, where its tool's schema can't tell that of `content`; None
             where nobody has looked.
         shown: Bytes of the whole that `content` stands for, where it has handles in place of values.
+        images: What it shows besides its text.
     """
 
     call_id: str
@@ -207,6 +208,7 @@ class ToolResult(Data):
     execution_order: int | None = None
     private: list[Private] | None = None
     shown: int | None = None
+    images: list[ImagePart] = Field(default_factory=list[ImagePart])
 
 
 # -- messages ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.state import Phase, RunState
-from perdure.steps import Borrow, CallModel, Compact, ContinueAsNew, Finish, Recall, Step, Undo, Wait
+from perdure.steps import Borrow, CallModel, Compact, ContinueAsNew, Finish, ListTools, Recall, Step, Undo, Wait
 
 
 def phase_of(step: Step, state: RunState, before: Phase) -> Phase:
@@ -19,14 +19,14 @@ def phase_of(step: Step, state: RunState, before: Phase) -> Phase:
             return Phase.POST_PROCESSING
         case Wait():
             return _waiting(step, state, before)
-        case Recall() | ContinueAsNew():
+        case ListTools() | Recall() | ContinueAsNew():
             return before
         case _:
             return Phase.EXECUTING_TOOLS
 
 
 def _waiting(step: Wait, state: RunState, before: Phase) -> Phase:
-    if state.recall == "asked":
+    if state.listing or state.recall == "asked":
         return before
     if state.pressure.under_way:
         return Phase.COMPACTING

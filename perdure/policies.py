@@ -184,6 +184,13 @@ class Shaping(Data):
     max_chars: int | None = Field(default=None, ge=1)
 
 
+class McpTool(Data):
+    """The tool of an MCP server that a tool is: the server as the agent names it, and the tool as the server does."""
+
+    server: str
+    name: str
+
+
 class ToolSpec(Data):
     """A tool as data, kept in every run's input.
 
@@ -203,6 +210,7 @@ class ToolSpec(Data):
         returns: What the JSON Schema of its result says of private data, and nothing else; see `perdure.sensitive`.
         agent: The agent that it is. Default: none.
         hands_to: Nothing is executed: the agent of that name goes on with the conversation. Default: none does.
+        mcp: The tool of an MCP server that it is, as that was listed in the run. Default: none.
     """
 
     name: str
@@ -228,6 +236,7 @@ class ToolSpec(Data):
     returns: dict[str, Any] = Field(default_factory=dict)
     agent: SubAgent | None = None
     hands_to: str = ""
+    mcp: McpTool | None = None
 
     @property
     def tries(self) -> int:
@@ -307,6 +316,30 @@ class StrategySpec(Data):
     asks: bool = True
 
 
+class McpServerSpec(Data):
+    """An MCP server as data: the rules for its tools, and nothing of how it is reached; see `perdure.mcp.MCPServer`.
+
+    Attributes:
+        allowed_tools: The only ones that are offered, by the names that the server gives them; None: all.
+        blocked_tools: Those that are not.
+        tool_prefix: Put before each name, with `_`; "": only where a name is taken.
+        effects: By the server's names; beats its annotations. `*`: of all others.
+        approval: Likewise. What it says nothing about, the agent's rules decide.
+        list_attempts: How often it is asked for its tools before the run ends for want of them.
+    """
+
+    name: str
+    allowed_tools: list[str] | None = None
+    blocked_tools: list[str] = Field(default_factory=list[str])
+    tool_prefix: str = ""
+    effects: dict[str, Effect] = Field(default_factory=dict[str, Effect])
+    approval: dict[str, ApprovalPolicy] = Field(default_factory=dict[str, ApprovalPolicy])
+    timeout: timedelta = timedelta(seconds=30)
+    in_doubt: Literal["ask", "tell_model"] = "ask"
+    result_limit: int = Field(default=65_536, ge=1, le=200_000)
+    list_attempts: int = Field(default=8, ge=1)
+
+
 class AgentSpec(Data):
     """An agent as data: what a run started with, whatever is deployed later.
 
@@ -321,6 +354,7 @@ class AgentSpec(Data):
         handoffs: The tools by which it passes the conversation to one of `peers`. Default none.
         peers: All other agents that a run of it may be passed to, by name, each without peers of its own.
         entry: The agent that the conversation began with, where that is another one.
+        mcp: Servers whose tools a run lists at its beginning. Default none.
     """
 
     name: str
@@ -362,6 +396,7 @@ class AgentSpec(Data):
         return self.peers.get(agent, self)
 
     context: ContextPolicy = ContextPolicy()
+    mcp: list[McpServerSpec] = Field(default_factory=list[McpServerSpec])
 
     @property
     def models(self) -> list[str]:

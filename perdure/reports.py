@@ -21,6 +21,7 @@ from perdure.messages import (
     Usage,
     UserMessage,
 )
+from perdure.policies import ToolSpec
 
 _ONE_BY_ONE = 20
 """Requests of one call that are told of one by one, whatever they are like, but for those that are held off."""
@@ -194,6 +195,24 @@ class RecallReport(Data):
 
     message: UserMessage | None = None
     problem: str = ""
+
+
+class Listed(Data):
+    """The tools of one MCP server, as a run has them from now on.
+
+    Attributes:
+        notes: What of its list, or of the agent's rules for it, could not be used, each in a sentence.
+    """
+
+    server: str
+    tools: list[ToolSpec] = Field(default_factory=list[ToolSpec])
+    notes: list[str] = Field(default_factory=list[str])
+
+
+class ToolsReport(Data):
+    """The tools of MCP servers, in the order in which the agent names those."""
+
+    servers: list[Listed] = Field(default_factory=list[Listed])
 
 
 class LearnReport(Data):

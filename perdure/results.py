@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from perdure.messages import JSON, ToolResult, parse_json
+from perdure.messages import JSON, ImagePart, ToolResult, parse_json
 from perdure.policies import READ_RESULT, Shaping
 from perdure.reports import ToolReport
 from perdure.shaping import trim
@@ -16,6 +16,9 @@ RESULT_LIMIT = 65_536
 """Bytes of a result that reach the model, where its tool does not say otherwise."""
 KEEPING = timedelta(minutes=5)
 """How long a store may be away while something that a tool needs is put there or read, before it does without."""
+
+REACHING = timedelta(minutes=5)
+"""How long an MCP server may take to be there, and a call of it wait for others, before anything is sent to it."""
 
 
 def clean(text: str) -> str:
@@ -86,6 +89,15 @@ def preview(text: str, limit: int) -> tuple[str, int | None]:
     if len(data) <= limit:
         return text, None
     return data[:limit].decode("utf-8", "ignore"), len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Illustrated:
+    """What a tool returned that shows images as well, or of which something has to be said besides."""
+
+    value: Any
+    images: tuple[ImagePart, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

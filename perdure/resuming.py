@@ -17,6 +17,7 @@ AFRESH = {
     "closing": False,
     "malformed": 0,
     "generating": None,
+    "listing": False,
     "pressure": Pressure(),
     "paused": None,
     "short": "",

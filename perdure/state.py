@@ -325,6 +325,8 @@ class RunState(BaseModel):
         forked_from: Where its first steps come from, which it has not taken itself.
         start: How many entries of the transcript were there before the run.
         began: When its first execution started, or the first one since it was resumed; None in that one itself.
+        listing: Its MCP servers are being asked for their tools.
+        listed: Those whose tools are in `spec` now.
         decided: What people have decided about calls since the context was last summed up, in words.
         context: How full the model's context was at the last turn.
         progress: What the strategy that leads it said with its last move.
@@ -354,6 +356,8 @@ class RunState(BaseModel):
     progress: dict[str, JSON] = Field(default_factory=dict)
     began: datetime | None = None
     recall: Literal["", "asked", "done"] = ""
+    listing: bool = False
+    listed: list[str] = Field(default_factory=list[str])
     forked_from: Fork | None = None
     calls: list[CallState] = Field(default_factory=list[CallState])
     records: list[CallRecord] = Field(default_factory=list[CallRecord])

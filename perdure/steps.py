@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from perdure import leases, pressure, recalling, undoing
+from perdure import leases, pressure, recalling, toolsets, undoing
 from perdure.budgets import asks_for_more, exhausted, turns_left
 from perdure.messages import AssistantMessage, OpenStatus
 from perdure.state import UNSETTLED, Amounts, CallState, CallStatus, Outcome, RunState
@@ -22,6 +22,11 @@ class CallModel:
 @dataclass(frozen=True, slots=True)
 class Recall:
     """Look up what is remembered that fits what the user says, before the model is asked for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTools:
+    """Ask the agent's MCP servers for their tools, before the model is asked for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,20 @@ class Finish:
 UNDER_WAY = (CallStatus.RUNNING, CallStatus.PROBING)
 """A call that goes on by itself."""
 
-Step = CallModel | Recall | CallTools | Probe | Undo | Borrow | AskForMore | Wait | Finish | ContinueAsNew | Compact
+Step = (
+    CallModel
+    | ListTools
+    | Recall
+    | CallTools
+    | Probe
+    | Undo
+    | Borrow
+    | AskForMore
+    | Wait
+    | Finish
+    | ContinueAsNew
+    | Compact
+)
 
 
 def next_step(state: RunState, *, full: bool = False) -> Step:
@@ -128,12 +146,14 @@ def _going_on(state: RunState) -> Step:
         return Wait("paused")
     if not _due(state):
         return Wait(open_status(state))
+    if toolsets.due(state):
+        return ListTools()
     return Recall() if recalling.due(state) else _next_turn(state)
 
 
 def _is_under_way(state: RunState, statuses: Sequence[CallStatus]) -> bool:
-    """Return whether the model is busy, what is remembered is looked up, or a call of one of those statuses goes on."""
-    if _model_is_busy(state) or state.recall == "asked":
+    """Return whether the model is busy, something is looked up for it, or a call of one of those statuses goes on."""
+    if _model_is_busy(state) or state.listing or state.recall == "asked":
         return True
     return any(call.status in statuses for call in state.open_calls)
 

@@ -14,7 +14,7 @@ from perdure.decisions import Saying
 from perdure.memory import Circle, Learnt
 from perdure.messages import JSON, Content, Data, Entry, Private, Segment, content_hash
 from perdure.notices import Notice, Occasion
-from perdure.policies import AgentSpec, Effect, Limits, Shaping
+from perdure.policies import AgentSpec, Effect, Limits, McpServerSpec, McpTool, Shaping
 from perdure.sensitive import Vaulted
 from perdure.state import Fork, RunState, SessionTurn, begin, keyed
 
@@ -33,6 +33,7 @@ END_TURN = "perdure.end_turn"
 LEARN = "perdure.learn"
 REMEMBER = "perdure.remember"
 RECALL = "perdure.recall"
+LIST_TOOLS = "perdure.list_tools"
 PUT_AWAY = "perdure.put_away"
 NOTIFY = "perdure.notify"
 END_NOTICE = "perdure.end_notice"
@@ -254,7 +255,7 @@ class ToolInput(Data):
     the tool that is asked instead where this one is not available. `variables` are as they are when the call begins.
 
     `circle` is set for `search_memory` alone; `window`, if its model's provider has told one, for `read_result` alone.
-    `secrets` are where those of the run are.
+    `secrets` are where those of the run are. `mcp` is the tool of an MCP server that it is.
     """
 
     agent: str
@@ -276,6 +277,7 @@ class ToolInput(Data):
     circle: Circle | None = None
     secrets: Vaulted | None = None
     window: int | None = None
+    mcp: McpTool | None = None
 
 
 class ProbeInput(Data):
@@ -319,6 +321,20 @@ class RecallInput(Data):
     before: Segment | None = None
     told: list[str] = Field(default_factory=list)
     limit: int
+
+
+class ListToolsInput(Data):
+    """The MCP servers whose tools a run wants to know.
+
+    Attributes:
+        taken: Names of tools that it has already.
+        secrets: Where those of the run are.
+    """
+
+    agent: str
+    servers: list[McpServerSpec]
+    taken: list[str] = Field(default_factory=list[str])
+    secrets: Vaulted | None = None
 
 
 def edit_id(position: str, by: str) -> str:

@@ -26,6 +26,7 @@ from perdure.steps import (
     Compact,
     ContinueAsNew,
     Finish,
+    ListTools,
     Probe,
     Recall,
     Step,
@@ -41,6 +42,7 @@ from perdure.workflows.compacting import Compacting
 from perdure.workflows.continuing import Continuing
 from perdure.workflows.delegating import Delegating
 from perdure.workflows.leases import Leases
+from perdure.workflows.listing import Listing
 from perdure.workflows.noticing import Noticing
 from perdure.workflows.people import People
 from perdure.workflows.showing import Showing
@@ -53,7 +55,7 @@ _LARGEST_PAGE = 200_000
 
 
 @workflow.defn(name=WORKFLOW)
-class AgentWorkflow(People, Continuing, Compacting, Delegating):
+class AgentWorkflow(People, Continuing, Compacting, Delegating, Listing):
     """One run of one agent."""
 
     @workflow.init
@@ -101,6 +103,8 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating):
             match step:
                 case CallModel(answer_only):
                     self._generate(answer_only=answer_only)
+                case ListTools():
+                    self._list_tools()
                 case Recall():
                     recalling.begin(self.state)
                     self._spawn(self._recall())

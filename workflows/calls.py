@@ -28,15 +28,17 @@ from perdure.reports import (
     ProbeReport,
     RecallReport,
     ToolReport,
+    ToolsReport,
     UndoReport,
 )
-from perdure.results import KEEPING, report_of_value
+from perdure.results import KEEPING, REACHING, report_of_value
 from perdure.sensitive import Vaulted
 from perdure.state import CallState, DoneEffect
 from perdure.wire import (
     CANCEL_RUN,
     COMPACT,
     JUDGE,
+    LIST_TOOLS,
     MODEL,
     PROBE,
     PUT_AWAY,
@@ -46,6 +48,7 @@ from perdure.wire import (
     WORKFLOW,
     CompactInput,
     JudgeInput,
+    ListToolsInput,
     ModelInput,
     ProbeInput,
     PutAway,
@@ -135,7 +138,7 @@ async def tool(
     common: dict[str, Any] = {
         "activity_id": call.position,
         "result_type": ToolReport,
-        "start_to_close_timeout": spec.timeout * (2 if spec.fallback else 1) + _keeping(secrets) + _SLACK,
+        "start_to_close_timeout": _longest(spec) + _keeping(secrets) + _SLACK,
         "retry_policy": _tries(spec),
         "cancellation_type": ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         "summary": _summary(call),
@@ -146,6 +149,11 @@ async def tool(
     else:
         report = await _outcome(workflow.start_activity(spec.name, request, heartbeat_timeout=heartbeat, **common))
     return report
+
+
+def _longest(spec: ToolSpec) -> timedelta:
+    """Return how long an attempt may take, with what it waits for: a fallback, or a place at an MCP server."""
+    return spec.timeout * (2 if spec.fallback else 1) + (REACHING if spec.mcp else timedelta())
 
 
 def _keeping(secrets: Vaulted | None) -> timedelta:
@@ -253,6 +261,7 @@ def tool_input(
         fallback=spec.fallback or "",
         variables=variables,
         secrets=secrets,
+        mcp=spec.mcp,
     )
 
 
@@ -367,6 +376,28 @@ async def recall(request: RecallInput) -> RecallReport:
         summary="what is remembered",
     )
     report: RecallReport = await _outcome(handle)
+    return report
+
+
+async def list_tools(request: ListToolsInput, seconds: float | None, heartbeat: timedelta) -> ToolsReport:
+    """Ask MCP servers for their tools; over and over, where one does not answer, within the time of the run."""
+    handle = workflow.start_activity(
+        LIST_TOOLS,
+        request,
+        activity_id=f"list tools of {len(request.servers)} from {request.servers[0].name}",
+        result_type=ToolsReport,
+        schedule_to_close_timeout=None if seconds is None else timedelta(seconds=seconds) + _SLACK,
+        start_to_close_timeout=REACHING + _keeping(request.secrets) + _SLACK,
+        heartbeat_timeout=heartbeat,
+        retry_policy=RetryPolicy(
+            initial_interval=timedelta(seconds=0.5),
+            maximum_interval=timedelta(seconds=10),
+            maximum_attempts=max(server.list_attempts for server in request.servers),
+        ),
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=f"tools of {', '.join(server.name for server in request.servers)}"[:200],
+    )
+    report: ToolsReport = await _outcome(handle)
     return report
 
 

@@ -118,10 +118,13 @@ def request_body(model: str, request: ModelRequest, *, reasons: bool = True) -> 
 def _items(message: Message, names: Names) -> list[dict[str, JSON]]:
     match message:
         case UserMessage(content=content):
-            said = content if isinstance(content, str) else [_part(part) for part in content]
-            return [{"role": "user", "content": said}]
+            parts = content if isinstance(content, str) else [_part(part) for part in content]
+            return [{"role": "user", "content": parts}]
         case ToolMessage(result=result):
-            return [{"type": "function_call_output", "call_id": result.call_id, "output": render_result(result)}]
+            said: JSON = render_result(result)
+            if result.images:
+                said = [{"type": "input_text", "text": said}, *(_part(image) for image in result.images)]
+            return [{"type": "function_call_output", "call_id": result.call_id, "output": said}]
         case AssistantMessage():
             return list(_assistant(message, names))
         case _:

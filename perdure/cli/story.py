@@ -94,6 +94,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return f"{verb}: agent {safe(event.agent)}, model {safe(event.model)}"
         case ev.WorkerTookOver():
             return f"worker {safe(event.worker)} has it"
+        case ev.ToolsListed():
+            return _listed(event)
         case ev.Recalled():
             return _recalled(event)
         case ev.ModelStarted():
@@ -217,6 +219,16 @@ def _waits(call: str) -> str:
 
 def _because(reason: str) -> str:
     return f": {one_line(reason, 500)}" if reason else ""
+
+
+def _listed(event: ev.ToolsListed) -> str:
+    if event.problem:
+        return f"tools could not be listed{_because(event.problem)}"
+    found = "; ".join(f"{safe(server)}: {one_line(', '.join(names), 300)}" for server, names in event.tools.items())
+    notes = "".join(
+        f"\n{INDENT}{safe(server)}: {one_line(note, 300)}" for server, told in event.notes.items() for note in told
+    )
+    return f"tools listed: {found}{notes}"
 
 
 def _recalled(event: ev.Recalled) -> str:

@@ -323,7 +323,7 @@ def _message_bytes(message: Message) -> int:
             asked = sum(_bytes(call.name) + _bytes(to_text(call.arguments)) for call in calls)
             return _bytes(text) + asked + sum(_bytes(to_text(item)) for item in reasoning)
         case ToolMessage(result=result):
-            return _bytes(render_result(result))
+            return _bytes(render_result(result)) + len(result.images) * TOKENS_PER_ATTACHMENT * BYTES_PER_TOKEN
 
 
 def _content_bytes(content: Content) -> int:

@@ -89,7 +89,7 @@ class Plan:
         return (*self._planning(agent), self._step(agent))
 
     def _planning(self, agent: Agent) -> Sequence[Tool]:
-        names = [tool.name for tool in agent.tools]
+        names = [tool.name for tool in agent.own_tools]
         most = self.max_steps
 
         def plan(steps: list[dict[str, JSON]]) -> JSON:
@@ -128,7 +128,7 @@ class Plan:
         own = agent.rules
         approval: Any = agent.approval
         if own.tools:
-            names = {tool.name for tool in agent.tools}
+            names = {tool.name for tool in agent.own_tools}
             approval = own.model_copy(update={"tools": {k: v for k, v in own.tools.items() if k in names}})
         does = replace(
             agent,

@@ -22,7 +22,7 @@ from perdure import continuing, control, outcomes, turns, undoing
 from perdure import events as ev
 from perdure.failures import error_type, explain, fold_compaction_failure, fold_failure, fold_model_failure, wasted
 from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, Segment, content_hash
-from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, RecallReport, ToolReport, UndoReport
+from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
 from perdure.telemetry.delegating import Delegating
@@ -32,6 +32,7 @@ from perdure.wire import (
     CANCEL_RUN,
     COMPACT,
     JUDGE,
+    LIST_TOOLS,
     MODEL,
     PROBE,
     PUT_AWAY,
@@ -269,7 +270,7 @@ class Projection(Delegating):
             model, last = state.spec.model, request.answer_only
             if state.spec.strategy is None or state.spec.strategy.asks:
                 self._tell(ev.ModelStarted, type="model_started", model=model, answer_only=last, step=request.step)
-        elif kind in (RECALL, COMPACT, PUT_AWAY):
+        elif kind in (RECALL, LIST_TOOLS, COMPACT, PUT_AWAY):
             await self._on_upkeep(self.pending[event.event_id])
         elif kind == PROBE:
             probed = await self._decode(attributes.input.payloads, ProbeInput)
@@ -314,8 +315,8 @@ class Projection(Delegating):
             self._fold_probe(probed.call.position, report, activity)
         elif activity.kind == UNDO:
             await self._fold_undo(activity, await self._decode(payloads, UndoReport))
-        elif activity.kind == RECALL:
-            self._fold_recall(activity, await self._decode(payloads, RecallReport))
+        elif activity.kind in (RECALL, LIST_TOOLS):
+            await self._learnt(activity, payloads)
         elif activity.kind == JUDGE:
             self._fold_judgement(activity.id, await self._decode(payloads, Judgement))
         elif activity.kind == PUT_AWAY and activity.leaving:
@@ -358,8 +359,8 @@ class Projection(Delegating):
             self._tell(ev.ModelFailed, type="model_failed", **told, **self._tries(activity))
         elif activity.kind == UNDO:
             await self._fold_undo(activity, UndoReport(status="failed", message=explain(error)))
-        elif activity.kind == RECALL:
-            self._fold_recall(activity, RecallReport(problem=explain(error)))
+        elif activity.kind in (RECALL, LIST_TOOLS):
+            self._not_learnt(activity, error)
         elif activity.kind not in _NO_CALLS and (call := state.find(activity.id)):
             tool = state.tool_of(call)
             if tool:
@@ -443,7 +444,7 @@ _GOES_ON = object()
 _NOT_YET = object()
 """What a task of the workflow gives that is shown without identity: not recorded yet, it comes again when it is."""
 
-_NO_CALLS = (COMPACT, PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
+_NO_CALLS = (COMPACT, PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, LIST_TOOLS, PUT_AWAY)
 """Activities whose id is not that of the call that they execute."""
 
 _HANDLERS: dict[int, str] = {

@@ -9,16 +9,17 @@ from typing import Any, Literal
 
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import DataConverter
+from temporalio.exceptions import CancelledError
 
-from perdure import continuing, outcomes, pressure, recalling
+from perdure import continuing, outcomes, pressure, recalling, toolsets
 from perdure import events as ev
 from perdure.failures import error_type, explain
 from perdure.messages import CallRecord, Entry, Segment
-from perdure.reports import CompactReport, RecallReport
+from perdure.reports import CompactReport, RecallReport, ToolsReport
 from perdure.state import CallState, CallStatus
 from perdure.telemetry.askings import Asking
 from perdure.telemetry.lending import Lending
-from perdure.wire import COMPACT, MODEL, RECALL, CompactInput, ModelInput, PutAway
+from perdure.wire import COMPACT, LIST_TOOLS, MODEL, RECALL, CompactInput, ModelInput, PutAway
 
 
 @dataclass
@@ -96,6 +97,8 @@ class Upkeep(Lending):
         state = self._require()
         if activity.kind == RECALL:
             recalling.begin(state)
+        elif activity.kind == LIST_TOOLS:
+            toolsets.begin(state)
         elif activity.kind == COMPACT:
             compacted = await self._decode(activity.payloads, CompactInput)
             state.ran = compacted.ran
@@ -139,6 +142,33 @@ class Upkeep(Lending):
         if report.message:
             self._tell(ev.Told, type="told", content=report.message.content)
             self._length += 1  # it stands before what the user says
+
+    async def _learnt(self, activity: Activity, payloads: Sequence[Payload]) -> None:
+        """Take what was looked up before the model is asked."""
+        if activity.kind == RECALL:
+            self._fold_recall(activity, await self._decode(payloads, RecallReport))
+        else:
+            self._fold_tools(activity, await self._decode(payloads, ToolsReport))
+
+    def _not_learnt(self, activity: Activity, error: BaseException) -> None:
+        if activity.kind == RECALL:
+            self._fold_recall(activity, RecallReport(problem=explain(error)))
+        else:
+            self._fold_no_tools(activity, error)
+
+    def _fold_tools(self, activity: Activity, report: ToolsReport) -> None:
+        toolsets.fold(self._require(), report)
+        self._tell(
+            ev.ToolsListed,
+            type="tools_listed",
+            tools={one.server: [tool.name for tool in one.tools] for one in report.servers},
+            notes={one.server: one.notes for one in report.servers if one.notes},
+            **self._tries(activity),
+        )
+
+    def _fold_no_tools(self, activity: Activity, error: BaseException) -> None:
+        toolsets.fail(self._require(), explain(error), cancelled=isinstance(error, CancelledError))
+        self._tell(ev.ToolsListed, type="tools_listed", problem=explain(error), **self._tries(activity))
 
     def _tries(self, activity: Activity) -> dict[str, Any]:
         """Return what an event tells of the attempt that has just ended."""

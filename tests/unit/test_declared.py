@@ -202,7 +202,7 @@ def test_every_kind_of_key_makes_what_python_makes_of_it():
     )
     assert made.spec == same.spec
     assert made.hash == same.hash
-    assert made.tools[1].not_done == (ConnectionError,)
+    assert made.own_tools[1].not_done == (ConnectionError,)
 
 
 def test_agents_of_one_file_are_served_together_and_each_is_one_object():
@@ -235,7 +235,7 @@ def test_two_folders_may_each_have_a_module_of_one_name():
         Path(where).mkdir()
         Path(where, "mine.py").write_text(f'def f() -> str:\n    """In {where}."""\n    return ""\n')
         Path(where, "agent.yaml").write_text("name: a\nmodel: openai:x\ntools: [mine:f]\n")
-    told = [load_agents(f"{where}/agent.yaml")[0].tools[0].spec.description for where in ("one", "two")]
+    told = [load_agents(f"{where}/agent.yaml")[0].own_tools[0].spec.description for where in ("one", "two")]
     assert told == ["In one.", "In two."]
 
 

@@ -39,6 +39,8 @@ from perdure.policies import (
     Approval,
     ContextPolicy,
     Limits,
+    McpServerSpec,
+    McpTool,
     MemoryPolicy,
     ModelSettings,
     OutputSpec,
@@ -70,6 +72,8 @@ TOOL = ToolSpec(
 )
 SAMPLES: list[Data] = [
     StrategySpec(name="plan", options={"replan": True}, asks=False),
+    McpTool(server="files", name="read_file"),
+    McpServerSpec(name="files", allowed_tools=["read_file"], effects={"*": "unsafe"}, approval={"*": "always"}),
     SubAgent(spec=AgentSpec(name="scout", model="openai:gpt-5"), share=0.25),
     Private(kind="phone", value="13812345678"),
     Compaction(role="compaction", covers=2, summary="short", shortened=3),

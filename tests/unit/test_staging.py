@@ -22,6 +22,7 @@ from perdure.steps import (
     Compact,
     ContinueAsNew,
     Finish,
+    ListTools,
     Probe,
     Recall,
     Undo,
@@ -87,7 +88,7 @@ def test_whatever_happens_nothing_staged_runs_unless_all_of_it_was_approved(data
                 launch(state, positions)
             case Probe(position):
                 look_up(state, position)
-            case Recall() | Undo() | Borrow() | AskForMore() | ContinueAsNew() | Compact():
+            case ListTools() | Recall() | Undo() | Borrow() | AskForMore() | ContinueAsNew() | Compact():
                 raise AssertionError("nobody asked for it")
             case Wait():
                 move(state, data)

@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure import control, pressure, recalling
+from perdure import control, pressure, recalling, toolsets
 from perdure.budgets import Additions, allowance, gone, turns_left, waste
 from perdure.decisions import Answer, Pause, Saying
 from perdure.leases import Grant, ask, take, unanswered
 from perdure.messages import AssistantMessage, Compaction, Problem, ToolCall, ToolMessage, Usage, UserMessage
 from perdure.outcomes import fold_cancelled, fold_probe, fold_report, lost, result_of, start
-from perdure.policies import MemoryPolicy
-from perdure.reports import CompactReport, ModelTurn, ProbeReport, RecallReport, ToolReport
+from perdure.policies import McpServerSpec, MemoryPolicy
+from perdure.reports import CompactReport, Listed, ModelTurn, ProbeReport, RecallReport, ToolReport, ToolsReport
 from perdure.resuming import carried_on
 from perdure.state import Amounts, Borrowing, CallState, CallStatus, RunState
 from perdure.steps import (
@@ -27,6 +27,7 @@ from perdure.steps import (
     Compact,
     ContinueAsNew,
     Finish,
+    ListTools,
     Probe,
     Recall,
     Undo,
@@ -124,12 +125,16 @@ def move(state: RunState, data: st.DataObject) -> None:
     waits = [c for c in state.open_calls if c.status in people]
     model = ["model"] if state.generating else ["compaction"] if state.pressure.under_way else []
     held = ["resume"] if next_step(state) == Wait("paused") else []
-    memory = ["memory"] if state.recall == "asked" else []
+    memory = ["memory"] if state.recall == "asked" else ["tools"] if state.listing else []
     assert moved or waits or model or held or memory, "it would wait for ever"
     chosen = data.draw(st.sampled_from([*moved, *waits, *model, *held, *memory]))
     choice = data.draw(choices)
     if chosen == "memory":
         recalling.fold(state, RecallReport(message=NOTES if choice else None))
+    elif chosen == "tools" and choice:
+        toolsets.fold(state, ToolsReport(servers=[Listed(server="files")]))
+    elif chosen == "tools":
+        toolsets.fail(state, "It is down.")
     elif chosen == "resume":
         say(state, control.Resumption(add=data.draw(additions)))
     elif chosen == "compaction":
@@ -251,6 +256,9 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:  # noqa: C901 
     match step:
         case CallModel(answer_only):
             ask_model(state, answer_only=answer_only)
+        case ListTools():
+            assert not state.steps
+            toolsets.begin(state)
         case Recall():
             assert not state.steps
             recalling.begin(state)
@@ -286,7 +294,7 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:  # noqa: C901 
     on_denial=st.sampled_from(["continue", "stop"]),
     parent=st.sampled_from(["", "", "above"]),
     interruptions=st.integers(0, 8),
-    kind=st.sampled_from(["old", "new", "remembers"]),
+    kind=st.sampled_from(["old", "new", "remembers", "lists"]),
 )
 def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
     data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str, interruptions: int, kind: str
@@ -295,6 +303,8 @@ def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
     state.borrowing, state.shape = Borrowing(parent=parent), int(kind != "old")
     if kind == "remembers":
         state.user, state.spec = "ann", state.spec.model_copy(update={"memory": MemoryPolicy()})
+    if kind == "lists":
+        state.spec = state.spec.model_copy(update={"mcp": [McpServerSpec(name="files")]})
     most = state.limits.steps + 10
     for _ in range(800):
         assert within(state), "it spent more than its budget"

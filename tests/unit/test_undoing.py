@@ -24,6 +24,7 @@ from perdure.steps import (
     Compact,
     ContinueAsNew,
     Finish,
+    ListTools,
     Probe,
     Recall,
     Undo,
@@ -144,7 +145,7 @@ def test_whatever_happens_each_effect_that_was_done_is_undone_once_and_the_last_
                 undone.append(position)
             case Wait():
                 wait(state, data)
-            case Recall() | Borrow() | AskForMore() | Finish() | ContinueAsNew() | Compact():
+            case ListTools() | Recall() | Borrow() | AskForMore() | Finish() | ContinueAsNew() | Compact():
                 assert isinstance(step, Finish), "there is nobody to ask"
                 check(state, undone)
                 return
