@@ -20,6 +20,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from perdure import archive
+from perdure.admission import Admission
 from perdure.agents import Agent, Task
 from perdure.asking import Kind
 from perdure.deposits import deposited, without_values
@@ -65,12 +66,21 @@ class Client:
     def __init__(self, temporal: TemporalClient, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.temporal = attached(temporal, Driver(self.store, _owner))
+        self._admission = Admission()
 
     def store(self) -> AbstractAsyncContextManager[Store]:
         """Return the store of the settings, open while a block runs; it connects when it is first used."""
         from perdure.activities.stores import opened
 
         return opened(self.settings)
+
+    async def admitted(self) -> None:
+        """Return if something may be started here: whoever lacks the key would leave in plain text what others encrypt.
+
+        Raises:
+            KeyMissing: If the namespace is encrypted with another key than those of the settings.
+        """
+        await self._admission.check(self)
 
     @classmethod
     async def connect(cls, settings: Settings | None = None) -> Client:
@@ -103,6 +113,7 @@ class Client:
                 session.
             SessionError: If the task's session is another agent's or user's.
             VariableError: If the task's variables do not fit the agent's.
+            KeyMissing: If the namespace is encrypted with another key than those of the settings.
             ConnectionFailed: If the server does not answer.
         """
         task = task if isinstance(task, Task) else Task(input=task)
@@ -163,6 +174,7 @@ class Client:
         self, run_id: str, request: RunRequest, task_queue: str, task: Task, memo: Mapping[str, Any] | None = None
     ) -> bool:
         """Start a run; return False if one of that id is there, or was."""
+        await self.admitted()
         told = {"agent": request.spec.name, "labels": _shown(task.labels), "task": _task_hash(task), **(memo or {})}
         weight = self.settings.tenant_weights.get(task.tenant)
         priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)

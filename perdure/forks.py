@@ -75,6 +75,7 @@ async def fork(
     from perdure.client import RunHandle
 
     say, values = _without_values(say, values or {}), values or {}
+    await client.admitted()
     source = await read(client, run_id, step)
     new_id = id or f"{source.state.spec.name}-{secrets.token_hex(4)}"
     request = await prepare(client, source, new_id, model, instructions, say)

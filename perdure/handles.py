@@ -270,6 +270,7 @@ class RunHandle(Speaking):
         if described.status == WorkflowExecutionStatus.RUNNING:
             await self._update(RESUME, Resumption(add=add, reason=reason, by=by or whoami(), id=new_id()))
         else:
+            await self._client.admitted()
             await self._start_again(described, add, secrets or {})
         return self
 

@@ -131,11 +131,13 @@ class SessionHandle:
             SessionError: If the session is another agent's or user's.
             PerdureError: If the message is empty, or too large.
             VariableError: If the task's variables do not fit the agent's.
+            KeyMissing: If the namespace is encrypted with another key than those of the client's settings.
             ConnectionFailed: If the server or the store does not answer.
         """
         task = task if isinstance(task, Task) else Task(input=task)
         if not task.input or (isinstance(task.input, str) and not task.input.strip()):
             raise PerdureError("The message is empty: there is nothing to say to the agent.")
+        await self._client.admitted()
         said = Saying(content=task.input, by=whoami(), id=new_id(), next=(when_busy or self._when_busy) == "queue")
         async with self._sessions() as sessions:
             while True:

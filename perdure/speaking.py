@@ -191,6 +191,8 @@ class Speaking:
         if (size := size_of(self._client.temporal, wanted)) > LARGEST:
             raise PerdureError(f"What is said to the run has {size:,} bytes; at most {LARGEST:,} can be said at once.")
 
+        await self._readable()
+
         async def ask() -> Receipt:
             receipt: Receipt = await self._workflow().execute_update(  # pyright: ignore[reportUnknownMemberType]
                 name, wanted, id=wanted.id or None, result_type=Receipt, rpc_timeout=_PATIENCE
@@ -212,6 +214,18 @@ class Speaking:
         if not receipt.accepted:
             raise DecisionRejected(receipt.message, receipt.reason)
         return receipt
+
+    async def _readable(self) -> None:
+        """Return if what was noted at the run's start can be read here: else what is said would not be encrypted by it.
+
+        Raises:
+            KeyMissing: If its key is not here.
+        """
+        try:
+            described = await self._workflow().describe()
+        except RPCError as error:
+            raise await self._refused(error) from error
+        await described.memo()
 
     async def _reaching(self, send: Callable[[], Awaitable[T]]) -> T:
         """Return what `send` returns, again and again for a while where it was missed.
