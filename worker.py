@@ -54,19 +54,14 @@ from perdure.agents import Agent, Task
 from perdure.client import Client as Starter
 from perdure.engine import search_attributes
 from perdure.engine.external_storage import Driver, attached
-from perdure.errors import AgentError, PerdureError, SessionError
-from perdure.handoffs import (
-    unknown,
-)
-from perdure.listing import (
-    going_on,
-)
+from perdure.errors import AgentError, SessionError
+from perdure.handoffs import unknown
+from perdure.listing import going_on
 from perdure.retention import keep_up
 from perdure.sealing import keyring
 from perdure.settings import Settings
 from perdure.telemetry import event_log, hooks, live, logs, otel
 from perdure.telemetry.broadcast import Broadcast
-from perdure.telemetry.event_log import EventLog
 from perdure.wire import model_queue
 from perdure.workflows.afterwards import AfterwardsWorkflow
 from perdure.workflows.agent import AgentWorkflow
@@ -112,7 +107,7 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         otel.on(settings) as telemetry,
         opened(settings) as store,
         _broadcast(settings) as broadcast,
-        _event_log(settings) as log,
+        event_log.serving(settings.event_log) as log,
         Toolbox(by_name, client, settings.threads, broadcast) as toolbox,
         Servers(by_name, toolbox) as servers,
     ):
@@ -168,25 +163,6 @@ async def _broadcast(settings: Settings) -> AsyncGenerator[Broadcast | None]:
         yield broadcast
     finally:
         await asyncio.to_thread(broadcast.close)
-
-
-@asynccontextmanager
-async def _event_log(settings: Settings) -> AsyncGenerator[EventLog]:
-    """Yield what logs events; to a file of its own as well, where the settings name one.
-
-    Raises:
-        PerdureError: If that can't be written.
-    """
-    log = EventLog()
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(event_log.written_to(settings.event_log))
-        except OSError as error:
-            raise PerdureError(f"PERDURE_EVENT_LOG is {settings.event_log!r}: {error.strerror or error}.") from error
-        try:
-            yield log
-        finally:
-            await asyncio.to_thread(log.close)
 
 
 async def _tidy(settings: Settings) -> None:

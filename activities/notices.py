@@ -21,8 +21,9 @@ from perdure.errors import PerdureError
 from perdure.notices import Notice, body, ending, headers, key_of
 from perdure.settings import Settings
 from perdure.telemetry import redaction
+from perdure.telemetry.executions import Recorded
 from perdure.telemetry.projection import projected
-from perdure.wire import END_NOTICE, NOTIFY, AfterRun, NotifyInput, notice_id
+from perdure.wire import END_NOTICE, NOTIFY, AfterRun, NotifyInput, RunRequest, notice_id
 
 _log = logging.getLogger("perdure.notices")
 
@@ -74,30 +75,37 @@ class Notices:
 
     @activity.defn(name=END_NOTICE)
     async def end_notice(self, request: AfterRun) -> Notice | None:
-        """Return what there is to tell of a run's end; None where the engine has forgotten it already.
+        """Return what there is to tell of a run's end; None where there is nothing, or the engine has forgotten it.
 
         Raises:
             ApplicationError: If it goes on: somebody has said something before it ended.
         """
         async with heartbeats():
             recorded = await soon(until_ended(self._client, request.run_id, request.execution), request.run_id)
-            if recorded is None:
-                return None
-            told = await projected(request.run_id, recorded.events, self._client.data_converter)
-        if told.ended is None:
-            return None  # it goes on in another execution
-        result, state = told.ended, told.state
-        return Notice(
-            id=notice_id(request.run_id, f"{request.execution[-12:]}-ended"),
-            occasion="ended",
-            run_id=request.run_id,
-            agent=request.agent,
-            session=state.session.name if state and state.session else "",
-            tenant=state.tenant if state else "",
-            step=result.steps,
-            at=recorded.events[-1].event_time.ToDatetime(UTC),
-            ending=ending(result),
-        )
+            return await of_end(self._client, request.run_id, recorded) if recorded else None
+
+
+async def of_end(client: Client, run_id: str, recorded: Recorded) -> Notice | None:
+    """Return what there is to tell of an execution's end; None where the run goes on, or nobody is to be told."""
+    started = recorded.events[0].workflow_execution_started_event_attributes
+    (request,) = await client.data_converter.decode(list(started.input.payloads), [RunRequest])
+    if "ended" not in request.notify or recorded.left_behind:
+        return None
+    told = await projected(run_id, recorded.events, client.data_converter)
+    if told.ended is None:
+        return None
+    result, state = told.ended, told.state
+    return Notice(
+        id=notice_id(run_id, f"{recorded.execution[-12:]}-ended"),
+        occasion="ended",
+        run_id=run_id,
+        agent=request.spec.name,
+        session=state.session.name if state and state.session else "",
+        tenant=state.tenant if state else "",
+        step=result.steps,
+        at=recorded.events[-1].event_time.ToDatetime(UTC),
+        ending=ending(result),
+    )
 
 
 def secret_of(settings: Settings) -> bytes | None:

@@ -20,6 +20,7 @@ from perdure.reports import Spent
 from perdure.state import RunState
 from perdure.telemetry import otel
 from perdure.telemetry.attempted import attempted, for_memory
+from perdure.telemetry.executions import was_reset
 from perdure.telemetry.ids import of_attempt
 from perdure.telemetry.otel import Telemetry
 from perdure.telemetry.spans import Span, Told, spans, waits
@@ -108,4 +109,5 @@ async def told_of(kept: Kept) -> Told:
     history = await attempted(kept.run.run_id, kept.execution, kept.events, kept.converter)
     began = kept.run.started_at if history.continued or history.began is None else history.began
     read = partial(Told, kept.run.namespace, kept.run.run_id, history, kept.projection.events)
-    return read(result=kept.run.result, began=began, ended=kept.events[-1].event_time.ToDatetime(began.tzinfo))
+    result = None if was_reset(kept.events[-1]) else kept.run.result
+    return read(result=result, began=began, ended=kept.events[-1].event_time.ToDatetime(began.tzinfo))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client as TemporalClient
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
-from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -23,9 +23,10 @@ from perdure.errors import ConnectionFailed, PerdureError
 from perdure.listing import quoted
 from perdure.speaking import unreachable
 from perdure.state import SessionTurn
-from perdure.wire import AFTERWARDS, WORKFLOW, AfterRun, after_id
+from perdure.wire import AFTERWARDS, NOTIFY, WORKFLOW, AfterRun, NotifyInput, after_id
 
 if TYPE_CHECKING:
+    from perdure.activities.afterwards import Copy
     from perdure.activities.stores import Freed, Store
     from perdure.client import Client
 
@@ -163,29 +164,37 @@ async def _deleted(client: Client, run_id: str) -> bool:
 async def catch_up(client: Client) -> list[str]:
     """Archive every execution that has ended, and is not there yet: nothing followed it. Return the runs' ids.
 
-    One that can't be read, since it has put something away in another store, is named in the log and left out.
+    It is copied as others are, and people are told of its end. One that can't be read, since it has put something away
+    in another store, is named in the log and left out.
 
     Raises:
         ConnectionFailed: If server or store can't be used.
     """
-    async with client.store() as store:
+    from perdure.activities import copies
+    from perdure.telemetry import event_log, otel
+
+    settings = client.settings
+    async with client.store() as store, otel.on(settings) as telemetry, event_log.serving(settings.event_log) as log:
+        of_each = [*copies.every(store, settings, log), *copies.tracing(telemetry, store)]
         try:
             ended = missing(client.temporal, store)
-            found = [each.id async for each in ended if await _caught_up(client, store, each)]
+            found = [each.id async for each in ended if await _caught_up(client, store, each, of_each)]
         except RPCError as error:
             raise unreachable(client.temporal, error) from error
     return list(dict.fromkeys(found))
 
 
-async def _caught_up(client: Client, store: Store, each: WorkflowExecution) -> bool:
+async def _caught_up(client: Client, store: Store, each: WorkflowExecution, copies: Sequence[Copy]) -> bool:
     from perdure.activities.afterwards import keep, make_copies
-    from perdure.activities.copies import every
     from perdure.activities.ends import until_ended
+    from perdure.activities.notices import of_end
 
     try:
         recorded = await until_ended(client.temporal, each.id, each.run_id)
         kept = await keep(client.temporal, store, each.id, recorded)
-        await make_copies(every(store, client.settings), kept)
+        await make_copies(copies, kept)
+        if notice := await of_end(client.temporal, each.id, recorded):
+            await _begin(client.temporal, NOTIFY, NotifyInput(notice=notice), notice.id, each.task_queue)
     except LookupError:  # the engine has forgotten it meanwhile
         return False
     except ConnectionFailed:
@@ -202,16 +211,19 @@ _SETTLED = timedelta(minutes=1)
 
 
 async def missing(
-    temporal: TemporalClient, store: Store, *, task_queue: str = "", limit: int | None = None
+    temporal: TemporalClient, store: Store, *, task_queue: str = "", limit: int | None = None, only: str = ""
 ) -> AsyncIterator[WorkflowExecution]:
     """Yield executions of runs that have ended a while ago, and are not in the archive.
 
     Args:
         task_queue: Only of runs that are served there.
         limit: Look at so many.
+        only: Of these, the ones that fit this query.
     """
     query = [f"WorkflowType = '{WORKFLOW}'", "ExecutionStatus != 'Running'"]
     query.append(f"CloseTime < '{(datetime.now(UTC) - _SETTLED).isoformat()}'")
+    if only:
+        query.append(only)
     if task_queue:
         query.append(f"TaskQueue = '{quoted(task_queue)}'")
     page: list[WorkflowExecution] = []
@@ -234,25 +246,38 @@ async def _not_archived(store: Store, page: Collection[WorkflowExecution]) -> li
 
 
 _EVERY, _AGAIN, _MOST = timedelta(hours=1), timedelta(minutes=1), 1000
-"""How often a worker looks for them; when again after that failed; at how many executions."""
+"""How often a worker looks at all of them; when again after that failed, and at those that were ended from outside just
+before; at how many executions."""
+FROM_OUTSIDE = "ExecutionStatus IN ('Terminated', 'TimedOut')"
 
 
 async def keep_up(temporal: TemporalClient, store: Store, task_queue: str) -> None:
-    """See now and every hour to runs that have ended without what follows an end: it is begun then."""
+    """See now and every hour to runs that have ended without what follows an end: it is begun then.
+
+    Those that somebody has terminated, say, are seen to within minutes: people may be waiting to be told.
+    """
+    looked: datetime | None = None
     while True:
-        pause = _EVERY
+        now = datetime.now(UTC)
+        recent = f"{FROM_OUTSIDE} AND CloseTime > '{(now - 5 * _AGAIN).isoformat()}'"
+        whole = looked is None or now - looked >= _EVERY
         try:
-            await follow_up(temporal, store, task_queue, _MOST)
+            await follow_up(temporal, store, task_queue, _MOST, "" if whole else recent)
+            looked = now if whole else looked
         except (ConnectionFailed, RPCError) as error:
             _log.warning("runs that ended without being archived wait: %s", error)
-            pause = _AGAIN
-        await asyncio.sleep(pause.total_seconds())
+            looked = None
+        await asyncio.sleep(_AGAIN.total_seconds())
 
 
-async def follow_up(temporal: TemporalClient, store: Store, task_queue: str, limit: int) -> int:
-    """Begin what nothing has begun yet after the end of runs of a queue; look at `limit` of them. Return how many."""
+async def follow_up(temporal: TemporalClient, store: Store, task_queue: str, limit: int, only: str = "") -> int:
+    """Begin what nothing has begun yet after the end of runs of a queue; look at `limit` of them. Return how many.
+
+    Args:
+        only: Of these, the ones that fit this query.
+    """
     begun = 0
-    async for each in missing(temporal, store, task_queue=task_queue, limit=limit):
+    async for each in missing(temporal, store, task_queue=task_queue, limit=limit, only=only):
         memo = await each.memo()
         turn = SessionTurn(name=memo["session"], number=memo["turn"]) if memo.get("session") else None
         after = AfterRun(
@@ -261,14 +286,19 @@ async def follow_up(temporal: TemporalClient, store: Store, task_queue: str, lim
             agent=str(memo.get("agent", "")),
             goes_on=each.status is WorkflowExecutionStatus.CONTINUED_AS_NEW,
             session=turn,
+            notify=True,  # where the run wants that
         )
-        with contextlib.suppress(WorkflowAlreadyStartedError):  # it waits for the store
-            await temporal.start_workflow(
-                AFTERWARDS,
-                after,
-                id=after_id(each.id, each.run_id[-12:]),
-                task_queue=task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            )
-            begun += 1
+        begun += await _begin(temporal, AFTERWARDS, after, after_id(each.id, each.run_id[-12:]), task_queue)
     return begun
+
+
+async def _begin(temporal: TemporalClient, workflow: str, given: object, id: str, task_queue: str) -> bool:
+    """Begin a workflow; return False if it was begun before, such as one that waits for the store."""
+    fail, once = WorkflowIDConflictPolicy.FAIL, WorkflowIDReusePolicy.REJECT_DUPLICATE
+    common: dict[str, Any] = {"id": id, "task_queue": task_queue, "id_conflict_policy": fail}
+    if workflow == NOTIFY:
+        common["id_reuse_policy"] = once
+    with contextlib.suppress(WorkflowAlreadyStartedError):
+        await temporal.start_workflow(workflow, given, **common)
+        return True
+    return False

@@ -6,18 +6,20 @@ attribute `event`, and `JSONLines` is a formatter that writes one JSON object a 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
+from perdure.errors import PerdureError
 from perdure.events import Event, EventBase
 from perdure.messages import JSON, Data
 from perdure.telemetry import redaction, signals
@@ -146,6 +148,25 @@ def log(event: Event) -> None:
     where = getattr(event, "call", "") or event.step
     told = {"event": flat(event)}
     logging.getLogger(LOGGER).info("%s of run %s at %s", event.type, event.run_id, where, extra=told)
+
+
+@asynccontextmanager
+async def serving(place: str | None) -> AsyncGenerator[EventLog]:
+    """Yield what logs events; to a file of its own as well, where there is to be one; see `written_to`.
+
+    Raises:
+        PerdureError: If that can't be written.
+    """
+    event_log = EventLog()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(written_to(place))
+        except OSError as error:
+            raise PerdureError(f"PERDURE_EVENT_LOG is {place!r}: {error.strerror or error}.") from error
+        try:
+            yield event_log
+        finally:
+            await asyncio.to_thread(event_log.close)
 
 
 @contextmanager

@@ -31,6 +31,11 @@ def local_activity(marker: Any) -> dict[str, Any] | None:
     return told
 
 
+def was_reset(last: HistoryEvent) -> bool:
+    """Return whether an execution was ended by the engine, since the run was reset."""
+    return last.workflow_execution_terminated_event_attributes.identity == "history-resetter"
+
+
 @dataclass(frozen=True)
 class Recorded:
     """An execution of a run that has ended, as Temporal recorded it; an encrypted payload stays encrypted.
@@ -42,6 +47,11 @@ class Recorded:
 
     execution: str
     events: Sequence[HistoryEvent]
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether somebody has reset the run: it goes on with another execution, which begins as this one did."""
+        return was_reset(self.events[-1])
 
     @property
     def continues(self) -> str:

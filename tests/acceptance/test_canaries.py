@@ -9,6 +9,7 @@ import asyncio
 import base64
 import gzip
 import json
+import shlex
 import subprocess
 import sys
 import urllib.request
@@ -45,6 +46,7 @@ from tests.acceptance.canaries import (
 )
 from tests.acceptance.conftest import PATIENCE, Cli
 from tests.otlp import Endpoint
+from tests.receiving import Receiver
 
 pytestmark = pytest.mark.timeout(300)  # one long play, of which all tests look at what it left behind
 
@@ -151,6 +153,10 @@ class Play:
             "PERDURE_EVENT_LOG": str(folder / "events.txt"),
             "PERDURE_METRICS_PORT": "0",
         }
+        self.receiver = Receiver()
+        stack.callback(self.receiver.close)
+        noticing = [sys.executable, "-c", "import sys; open('noticed.txt', 'a').write(sys.stdin.read() + chr(10))"]
+        self.cli.env |= {"PERDURE_NOTIFY_URL": self.receiver.url, "PERDURE_NOTIFY_COMMAND": shlex.join(noticing)}
         self.logs: dict[str, Path] = {"cli": folder / "cli.txt", "events": folder / "events.txt"}
         self._said = stack.enter_context((folder / "cli.txt").open("a"))
         self.address = self.start("dev")[1]["address"]
@@ -199,11 +205,15 @@ class Play:
         data = self.say("trace", "canary", "--redacted", "--json").encode()
         costs = self.say("cost", "--json").encode()
         await asyncio.to_thread(self.endpoint.of_run, "canary")
+        noticed = ("run.waiting", "run.waiting", "run.ended")  # for approval, and in doubt
+        await self.receiver.until("canary", *noticed)
         self.world.more |= {
             "metrics": lambda: told,
             "trace --html": page.read_bytes,
             "trace --json": lambda: data,
             "cost": lambda: costs,
+            "notices": lambda: b"\n".join(self.receiver.bodies),
+            "noticed": (self.folder / "noticed.txt").read_bytes,
             "otlp": lambda: b"\n".join(self.endpoint.bodies),
         }
 
@@ -264,6 +274,10 @@ async def test_each_of_them_was_told_of_the_run(played: Play) -> None:
     assert {name for name, data in sinks.items() if not data} == set()
     assert b"execute_tool charge" in sinks["otlp"]
     assert b"charge" in sinks["trace --html"]
+    for notices in (sinks["notices"], sinks["noticed"]):
+        assert b'"wants": "approval"' in notices
+        assert b'"wants": "settlement"' in notices
+        assert b"run.ended" in notices
     assert b"tool_finished" in played.logs["events"].read_bytes()
 
 
@@ -304,6 +318,25 @@ def test_a_worker_without_the_key_is_refused_in_one_sentence(played: Play, key: 
     refused = played.cli("worker", "agents.py", code=1, PERDURE_ENCRYPTION_KEY=key)
     assert len(refused.stderr.splitlines()) == 1
     assert "The data of namespace 'default' are encrypted with key" in refused.stderr
+
+
+@pytest.mark.parametrize("key", ["", base64.b64encode(b"x" * 32).decode()], ids=["none", "another"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "agents.py:desk", "hello", "--id", "unheard", "--detach"],
+        ["say", "second", "hello"],
+        ["fork", "canary", "--at", "1", "--id", "unheard", "--detach"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_nothing_is_started_or_said_without_the_key(played: Play, command: list[str], key: str) -> None:
+    if not played.keys:
+        return
+    refused = played.cli(*command, code=1, PERDURE_ENCRYPTION_KEY=key)
+    assert len(refused.stderr.splitlines()) == 1, refused.stderr
+    assert "key" in refused.stderr
+    played.cli("show", "unheard", code=1)
 
 
 @pytest.mark.parametrize("value", [PHONE, NAME, SECRET])

@@ -9,17 +9,20 @@ import hmac
 import json
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from perdure import Limits, tool
+from perdure import Limits, retention, tool
 from perdure.client import RunHandle
 from perdure.notices import key_of
 from perdure.settings import Settings
 from perdure.wire import NOTIFY
 from tests.integration.archiving import archived
+from tests.integration.test_reset import reset
 from tests.receiving import Receiver
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -168,3 +171,62 @@ async def notices_of(stage: Any, handle: RunHandle) -> list[str]:
     events = [event async for event in workflow.fetch_history_events()]
     started = [event.start_child_workflow_execution_initiated_event_attributes for event in events]
     return [one.workflow_id for one in started if one.workflow_type.name == NOTIFY]
+
+
+# -- runs that were ended from outside ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_store(noticed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The stage, with a store of its own, and runs that are looked for as soon as they have ended."""
+    monkeypatch.setattr(retention, "_SETTLED", timedelta())
+    monkeypatch.setattr(retention, "missing", partial(retention.missing, task_queue=noticed.queue))
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    noticed.client.settings = noticed.client.settings.model_copy(update={"store": store})
+    return noticed
+
+
+async def terminated(stage: Any, receiver: Receiver) -> RunHandle:
+    """A run that was ended while it waited."""
+    agent = stage.agent([PAY, "done"], [pay])
+    await stage.serve(agent)
+    handle: RunHandle = await stage.client.start(agent, "go", task_queue=stage.queue)
+    await receiver.until(handle.id, "run.waiting")
+    await stage.client.temporal.get_workflow_handle(handle.id).terminate(reason="enough")
+    return handle
+
+
+async def test_a_run_that_was_terminated_is_told_of_by_the_worker_once(own_store: Any, receiver: Receiver) -> None:
+    handle = await terminated(own_store, receiver)
+    temporal, queue = own_store.client.temporal, own_store.queue
+    async with own_store.client.store() as store:
+        while not await retention.follow_up(temporal, store, queue, 10, retention.FROM_OUTSIDE):
+            await asyncio.sleep(0.05)  # the engine lists it a moment later
+    _, ended = await receiver.until(handle.id, "run.waiting", "run.ended")
+    assert (ended["data"]["status"], ended["data"]["reason"]) == ("failed", "terminated: enough")
+    await archived(own_store, handle.id)
+    assert handle.id not in await retention.catch_up(own_store.client)
+    await receiver.until(handle.id, "run.waiting", "run.ended")
+
+
+async def test_a_run_that_the_command_archives_is_told_of_as_well(own_store: Any, receiver: Receiver) -> None:
+    handle = await terminated(own_store, receiver)
+    while handle.id not in await retention.catch_up(own_store.client):
+        await asyncio.sleep(0.05)  # the engine lists it a moment later
+    await receiver.until(handle.id, "run.waiting", "run.ended")
+
+
+async def test_a_run_that_was_reset_has_not_ended(own_store: Any, receiver: Receiver) -> None:
+    agent = own_store.agent([PAY, "done"], [pay])
+    await own_store.serve(agent)
+    handle = await own_store.client.start(agent, "go", task_queue=own_store.queue)
+    own_store.audit(handle)
+    await receiver.until(handle.id, "run.waiting")
+    await reset(own_store, handle.id)
+    while handle.id not in await retention.catch_up(own_store.client):
+        await asyncio.sleep(0.05)  # the engine lists it a moment later
+    await own_store.until(handle, "approval_requested")
+    await handle.approve()
+    await own_store.end(handle)
+    found = await receiver.until(handle.id, "run.waiting", "run.waiting", "run.ended")
+    assert found[-1]["data"]["status"] == "completed"
