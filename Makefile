@@ -56,10 +56,11 @@ history: $(VENV)/.dev ## What a step leaves in history, from 10 steps to 3,000, 
 load: $(VENV)/.dev ## Many runs at once: order, shares, rates, memory (ARGS=urgent: one part)
 	@$(BIN)/python -m bench.load $(ARGS)
 
-docs: $(VENV)/.dev ## Write the page of the commands from the commands, and the schema of agents from their models
+docs: $(VENV)/.dev ## Write the pages that are made from the code: commands, the schema of agents, what is reported elsewhere
 	@mkdir -p docs/reference
 	$(BIN)/typer perdure.starter utils docs --name perdure --output docs/reference/cli.md
 	$(BIN)/python starter.py schema agent > docs/reference/agent.schema.json
+	$(BIN)/python -m tests.reported
 
 ci: ## All of what has to hold, as on the server
 	bash .ci/run

@@ -80,6 +80,7 @@ async def projected(client: Client) -> int:
     return state.steps if state else 0
 
 
+@pytest.mark.reported(34)
 def test_attempts_and_usage_are_those_of_the_model_server(counted, server):
     asked = server.requests()
     total = counted.json("cost", "counted")["total"]
@@ -92,6 +93,7 @@ def test_attempts_and_usage_are_those_of_the_model_server(counted, server):
     assert got == sum(one["completion_tokens"] for one in received)
 
 
+@pytest.mark.reported(34)
 def test_the_attempt_that_was_lost_with_its_worker_is_estimated_and_flagged(counted):
     found = counted.json("cost", "counted")
     assert (found["total"]["failed"], found["total"]["lost"], found["total"]["estimated"]) == (1, 1, 1)

@@ -30,6 +30,7 @@ def test_no_wait_exits_with_3_and_shows_the_commands_that_answer(served):
     assert told["waiting"][0]["arguments"] == {"to": "ada@example.com"}
 
 
+@pytest.mark.reported(21)
 def test_approvals_lists_what_waits_over_all_runs_and_approve_takes_it_off(served, asking):
     waiting = {request["run_id"]: request for request in served.json("approvals")}
     assert waiting[asking]["call"] == "2.1"

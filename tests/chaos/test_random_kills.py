@@ -162,6 +162,7 @@ async def travel(world, dice, trouble):
     return players
 
 
+@pytest.mark.reported(9)
 def test_nothing_is_lost_or_done_twice_under_random_kills(tmp_path_factory):
     async def rounds():
         dice = random.Random(SEED)

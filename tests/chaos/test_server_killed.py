@@ -70,5 +70,6 @@ def wave(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.reported(45)
 def test_server_killed_while(wave, name):
     check_sound(wave[name], CASES[name])

@@ -151,6 +151,7 @@ def played(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.reported(43)
 def test_worker_comes_back_after(played, name):
     check_sound(played[name], CASES[name])
 

@@ -200,6 +200,7 @@ def wave(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.reported(13)
 def test_worker_killed_while(wave, name):
     check_sound(wave[name], ALL[name])
 

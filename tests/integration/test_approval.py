@@ -34,6 +34,7 @@ def book(booked):
     return book
 
 
+@pytest.mark.reported(22)
 async def test_a_call_waits_for_approval_and_is_then_executed(stage, book, booked):
     handle = await stage.start([calling("1A"), "done"], [book])
     event = await stage.until(handle, "approval_requested")
@@ -49,6 +50,7 @@ async def test_a_call_waits_for_approval_and_is_then_executed(stage, book, booke
     assert (decided.approve, decided.by, decided.via, decided.reason) == (True, "Ann", "update", "cheap enough")
 
 
+@pytest.mark.reported(24)
 async def test_a_denied_call_is_never_executed_and_the_model_goes_on(stage, book, booked):
     handle = await stage.start([calling("1A"), "as you like"], [book])
     await stage.until(handle, "approval_requested")
@@ -188,6 +190,7 @@ async def test_an_edit_that_changes_nothing_is_a_plain_approval(stage, book):
 # -- decisions that do not take --------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(19)
 async def test_a_decision_about_other_arguments_than_those_shown_is_refused(stage, book, booked):
     handle = await stage.start([calling("1A"), "done"], [book])
     event = await stage.until(handle, "approval_requested")
@@ -212,6 +215,7 @@ async def test_a_call_that_was_decided_already_stays_as_it_is(stage, book, booke
     assert booked == [("2B", 1)]
 
 
+@pytest.mark.reported(17)
 async def test_a_decision_about_no_call_of_the_run_is_refused_with_those_that_wait(stage, book):
     handle = await stage.start([calling("1A"), "done"], [book])
     await stage.until(handle, "approval_requested")
@@ -222,6 +226,7 @@ async def test_a_decision_about_no_call_of_the_run_is_refused_with_those_that_wa
     await stage.end(handle)
 
 
+@pytest.mark.reported(17)
 async def test_without_a_name_a_decision_is_refused_where_two_wait(stage, book, booked):
     handle = await stage.start([calling("1A", "2B"), "done"], [book])
     await stage.until(handle, "approval_requested", nth=2)
@@ -363,6 +368,7 @@ async def test_the_default_of_the_agent_holds_for_tools_that_say_nothing(stage, 
 # -- time ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(23)
 async def test_a_request_that_nobody_decides_in_time_is_denied(stage, book, booked):
     rules = Approval(expires=timedelta(seconds=0.5))
     done = await stage.run([calling("1A"), "as you like"], [book], approval=rules)

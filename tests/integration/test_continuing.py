@@ -67,6 +67,7 @@ def plain(events: list[Any]) -> list[dict[str, Any]]:
     return [event.model_dump(exclude=differs) for event in events if event.type != "worker_took_over"]
 
 
+@pytest.mark.reported(44)
 async def test_run_over_many_executions_is_the_run_that_one_would_have_been(stage: Any) -> None:
     agent = stage.agent(script(20), [look], limits=ROOM)
     await stage.serve(agent)
@@ -126,6 +127,7 @@ async def pushed(stage: Any, handle: Any) -> None:
         await asyncio.sleep(0.02)  # the engine can only be asked
 
 
+@pytest.mark.reported(20)
 async def test_approval_that_was_asked_for_before_is_given_after(short: Any) -> None:
     handle = await short.start([*script(3)[:-1], call("book"), "done"], [look, book], limits=ROOM)
     asked = await short.until(handle, "approval_requested")

@@ -387,6 +387,7 @@ async def test_cancel_ends_the_run_with_its_reason_whatever_way_it_comes(stage, 
     assert [(call.position, call.status) for call in run.result.calls] == [("1.1", "open")]
 
 
+@pytest.mark.reported(37)
 async def test_every_parked_call_in_flight_at_a_cancel_ends_by_name(stage, done, anchor):
     @tool(approval="always", timeout=20)
     async def wait() -> str:

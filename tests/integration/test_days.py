@@ -44,6 +44,7 @@ async def stage(engine_of_days, stage_settings):
         await stage.close()
 
 
+@pytest.mark.reported(20, 23)
 async def test_waiting_three_days_for_a_person_costs_no_budget_and_loses_nothing(stage, engine_of_days):
     sold = []
 

@@ -48,6 +48,7 @@ def acting(ledger, error=None, times=1_000, name="act", **options):
 # -- lost, late, unexpected ------------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(9)
 async def test_an_unsafe_effect_that_raises_is_tried_once_and_then_in_doubt(stage, ledger):
     handle = await stage.start([calling("act"), "done"], [acting(ledger, TimeoutError("read timed out"))])
     event = await stage.until(handle, "in_doubt")
@@ -167,6 +168,7 @@ async def test_effects_after_one_in_doubt_wait_for_it_and_reads_do_not(stage, le
     assert [result.status for result in done.results] == ["error", "ok", "ok"]
 
 
+@pytest.mark.reported(10)
 async def test_an_idempotent_effect_is_repeated_with_the_same_key_and_then_in_doubt(stage, ledger):
     act = acting(ledger, OSError("reset"), effect="idempotent", attempts=2)
     handle = await stage.start([calling("act"), "done"], [act])
@@ -264,6 +266,7 @@ async def test_with_tell_model_the_model_is_told_in_words_fit_to_the_effect(stag
 # -- keys ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(11)
 async def test_every_call_has_a_key_of_its_own_whatever_its_arguments(stage, ledger):
     act = acting(ledger)
     done = await stage.run([calling("act", "act"), calling("act"), "done"], [act])
@@ -291,6 +294,7 @@ async def test_the_key_names_run_and_call_and_is_told_where_the_outcome_is_in_do
 # -- the end in the middle -------------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(15)
 async def test_an_effect_under_way_when_its_run_is_cancelled_is_in_doubt_and_asked_about_when_resumed(stage, ledger):
     @tool(timeout=30)
     async def act(ctx: ToolContext) -> str:

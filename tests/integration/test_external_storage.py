@@ -57,6 +57,7 @@ async def test_a_result_of_a_run_may_be_larger_than_a_history_takes(stage):
     assert (await history(stage, done.handle))[-1].ByteSize() < 2_000
 
 
+@pytest.mark.reported(4)
 async def test_a_failed_run_keeps_its_partial_result_however_large(stage):
     done = await stage.run([*LONG, NO_KEY], [look], context=WIDE, limits=REFUSED)
     assert done.result.status == "failed"
@@ -146,6 +147,7 @@ async def test_64_local_results_are_recorded_together(stage, letter):
     assert all(5_000 < len(result.content.encode()) <= 32_768 and result.ref for result in done.results)
 
 
+@pytest.mark.reported(5)
 async def test_32_large_results_at_once_are_a_small_part_of_the_history(stage):
     @tool(effect="read")
     def give(number: int) -> str:

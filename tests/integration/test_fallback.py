@@ -128,6 +128,7 @@ async def test_what_an_attempt_has_cost_that_broke_off_is_counted_and_paid(stage
     assert done.result.cost_usd == Decimal("0.0035")
 
 
+@pytest.mark.reported(35)
 async def test_a_run_with_a_limit_in_usd_needs_a_price(stage, raw_model, agent_of):
     model = raw_model("done")
     done = await run(stage, agent_of(model, limits=Limits(usd=Decimal(1))))

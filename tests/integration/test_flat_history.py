@@ -38,6 +38,7 @@ async def history(stage, handle):
     return [event.SerializeToString() async for event in workflow.fetch_history_events()]
 
 
+@pytest.mark.reported(7)
 async def test_a_step_adds_as_much_to_the_history_at_60_steps_as_at_10(stage):
     sizes, events = {}, list[bytes]()
     for steps in (10, 60):
@@ -52,6 +53,7 @@ async def test_a_step_adds_as_much_to_the_history_at_60_steps_as_at_10(stage):
     assert max(every) <= min(every) * 1.1
 
 
+@pytest.mark.reported(1)
 async def test_each_message_enters_the_history_once(stage):
     steps = 8
     done = await stage.run(script(steps), [look], task=words("task"), limits=ROOM)

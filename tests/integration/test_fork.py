@@ -71,6 +71,7 @@ async def entries_of(stage: Any, finished: Any) -> list[Any]:
     return entries
 
 
+@pytest.mark.reported(46)
 async def test_a_fork_begins_with_the_steps_as_they_were_recorded_and_repeats_none(stage: Any, ledger: Ledger) -> None:
     source = await paid(stage, ledger)
     fork = await stage.end(await forked(stage, source.handle, 3))

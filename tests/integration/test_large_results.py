@@ -68,6 +68,7 @@ async def stored(stage, ref):
 # -- reading on ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(8)
 async def test_a_model_reads_on_to_the_end_of_what_it_was_shown_in_part(stage):
     done = await stage.run([{"calls": [{"name": "give"}]}, *[reading(limit=65_536)] * 5, "read"], [give], **ROOMY)
     assert done.result.text == "read"
@@ -306,6 +307,7 @@ async def test_a_long_answer_to_a_question_is_kept_as_well(stage):
 # -- sizes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(3, 8)
 async def test_a_result_of_40_megabytes_costs_the_history_no_more_than_its_beginning(stage):
     @tool(effect="read", timeout=60)
     def huge() -> str:

@@ -156,6 +156,7 @@ async def test_child_asks_its_parent_for_more_and_the_rest_comes_back(stage, bar
     assert not child.notes, "it was told that its limit is reached"
 
 
+@pytest.mark.reported(35)
 async def test_child_ends_as_exhausted_where_its_parent_has_no_more(stage, bare):
     state, child = await lent(stage, bare, looks(50), steps=10)
     assert child.result.status == "budget_exhausted"

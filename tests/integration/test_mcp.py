@@ -99,6 +99,7 @@ async def test_runs_of_a_worker_share_a_server_which_ends_with_it(stage, desk):
     assert desk.said("ends") == ["ends"]
 
 
+@pytest.mark.reported(42)
 async def test_what_a_server_offers_later_is_for_later_runs(stage, desk):
     desk.offer("echo", "gone", "hold")
     agent = stage.agent([calls("hold"), calls("gone"), calls("new"), "done"], [desk.server()])
@@ -115,6 +116,7 @@ async def test_what_a_server_offers_later_is_for_later_runs(stage, desk):
     assert [one.name for one in later.state.spec.tools] == ["hold", "new"]
 
 
+@pytest.mark.reported(42)
 async def test_another_worker_takes_a_run_up_with_the_tools_that_it_has(stage, desk):
     desk.offer("echo", wait=READS)
     agent = stage.agent([calls("echo", text="1"), calls("echo", text="2"), "done"], [desk.server(approval="always")])

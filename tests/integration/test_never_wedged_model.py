@@ -55,6 +55,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("name", "arguments", "error_type", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.reported(25, 28)
 async def test_a_call_that_does_not_fit_gets_a_result_that_says_what_was_wrong(
     stage, raw_model, raw_call, name, arguments, error_type, message
 ):
@@ -72,6 +73,7 @@ async def test_a_call_that_does_not_fit_gets_a_result_that_says_what_was_wrong(
     assert message in event.message
 
 
+@pytest.mark.reported(28)
 async def test_the_bad_text_of_a_call_is_never_sent_back_as_its_arguments(stage, raw_model, raw_call):
     done = await stage.run(
         raw_model(ModelReply(calls=[raw_call("search", "{{oops")], finish="calls"), "done"), [search]
@@ -120,6 +122,7 @@ async def test_deeply_nested_arguments_are_executed_or_refused_but_never_wedge(s
     assert result.status == ("ok" if depth < 100 else "error")
 
 
+@pytest.mark.reported(29)
 async def test_a_name_with_spaces_is_the_tool_it_means(stage):
     written = ["look up", "look_up", "Look Up", "functions.look_up"]
     done = await stage.run(
@@ -129,6 +132,7 @@ async def test_a_name_with_spaces_is_the_tool_it_means(stage):
     assert {result.name for result in done.results} == {"look up"}
 
 
+@pytest.mark.reported(18)
 async def test_two_calls_with_one_id_have_a_result_each(stage):
     calls = [{**CALL, "arguments": {"q": q}, "id": "same"} for q in ("a", "b")]
     done = await stage.run([{"calls": calls}, {"calls": calls}, "done"], [search])
@@ -143,6 +147,7 @@ async def test_good_calls_beside_bad_ones_are_executed(stage):
     assert done.result.status == "completed"
 
 
+@pytest.mark.reported(39)
 async def test_of_500_calls_in_a_turn_32_are_executed_and_the_rest_skipped(stage):
     calls = [{"name": "search", "arguments": {"q": str(number)}} for number in range(500)]
     done = await stage.run([{"calls": calls}, "done"], [search])
@@ -188,6 +193,7 @@ HOPELESS = {
 
 
 @pytest.mark.parametrize("reply", HOPELESS.values(), ids=HOPELESS)
+@pytest.mark.reported(31)
 async def test_three_unusable_replies_in_a_row_end_the_run_with_its_partial_work(stage, reply):
     done = await stage.run([{"text": "Looking.", "calls": [CALL]}, reply, reply, reply, "never said"], [search])
     assert (done.result.status, done.result.failure) == ("failed", "malformed_output")
@@ -205,6 +211,7 @@ async def test_a_usable_reply_in_between_starts_the_count_anew(stage):
 
 
 @pytest.mark.parametrize("letter", ["x", "字", "\\", "😀"], ids=["ascii", "chinese", "escaped", "emoji"])
+@pytest.mark.reported(4)
 async def test_a_reply_of_three_megabytes_counts_as_cut_off(stage, raw_model, letter):
     size = len(letter.encode())
     reply = ModelReply(text=letter * (3_000_000 // size), usage=Usage(input_tokens=7))
@@ -262,6 +269,7 @@ async def test_an_error_that_passes_in_time_is_no_failure(stage):
     assert done.told("model_finished")[0].attempt == 3
 
 
+@pytest.mark.reported(41)
 async def test_a_rate_limit_uses_up_no_try(stage):
     limit = {"error": {"kind": "rate_limited", "retry_after": 0.01}, "times": 2, "text": "done"}
     done = await stage.run([limit], [search], settings=ModelSettings(attempts=1))
@@ -316,6 +324,7 @@ async def test_a_model_that_hangs_is_given_up_at_its_timeout(stage):
 # -- limits ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.reported(31)
 async def test_the_last_turn_is_without_tools_and_its_answer_is_partial(stage):
     done = await stage.run([{"calls": [CALL]}, "so far: x"], [search], limits=Limits(steps=2))
     assert (done.result.status, done.result.text) == ("budget_exhausted", "so far: x")
@@ -325,6 +334,7 @@ async def test_the_last_turn_is_without_tools_and_its_answer_is_partial(stage):
     assert done.told("run_finished")[0].status == "budget_exhausted"
 
 
+@pytest.mark.reported(27)
 async def test_a_model_that_calls_tools_on_its_last_turn_gets_none_executed(stage):
     last = {"text": "one more", "calls": [CALL]}
     done = await stage.run([{"calls": [CALL]}, last], [search], limits=Limits(steps=2))
@@ -342,6 +352,7 @@ async def test_a_run_with_all_its_steps_used_can_be_resumed_with_more(stage):
     assert [result.status for result in done.results] == ["ok", "ok"]
 
 
+@pytest.mark.reported(32)
 async def test_a_repeated_call_is_told_at_the_third_and_refused_at_the_fifth(stage):
     done = await stage.run([{"calls": [CALL]}] * 6 + ["done"], [search])
     assert [result.status for result in done.results] == ["ok"] * 4 + ["skipped"] * 2

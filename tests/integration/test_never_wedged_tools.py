@@ -133,6 +133,7 @@ ERRORS = [ValueError("no"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(),
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.reported(26)
 async def test_a_read_that_raises_anything_is_tried_again_and_then_an_error_result(stage, error, kind):
     times = []
 
@@ -157,6 +158,7 @@ async def test_a_read_that_raises_anything_is_tried_again_and_then_an_error_resu
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.reported(26)
 async def test_an_unsafe_tool_that_raises_anything_leaves_its_outcome_in_doubt(stage, error):
     @tool
     async def fail() -> str:
@@ -239,6 +241,7 @@ async def test_an_async_tool_that_never_began_behind_one_that_blocks_did_nothing
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.reported(36)
 async def test_a_tool_that_ignores_cancellation_is_left_behind_at_its_deadline(stage, anchor, kind):
     @tool(timeout=0.3, name="stay")
     def stay() -> str:
@@ -265,6 +268,7 @@ async def test_a_tool_that_ignores_cancellation_is_left_behind_at_its_deadline(s
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.reported(37)
 async def test_a_run_that_is_cancelled_does_not_wait_for_a_tool_that_ignores_it(stage, anchor, kind):
     @tool(timeout=30, name="stay")
     def stay() -> str:
@@ -396,6 +400,7 @@ async def test_a_defect_of_the_runtime_in_a_tools_attempt_is_that_calls_error(st
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:12])
 @pytest.mark.parametrize("local", [False, True], ids=["activity", "local"])
+@pytest.mark.reported(29)
 async def test_a_tool_may_have_any_name(stage, name, local):
     @tool(effect="read", name=name, local=local)
     def act() -> str:
@@ -424,6 +429,7 @@ def test_a_remote_address_that_no_engine_takes_is_refused(activity, queue):
 
 
 @pytest.mark.long
+@pytest.mark.reported(2)
 async def test_a_tool_with_arguments_of_a_megabyte_and_an_answer_of_a_megabyte_is_one_run(stage):
     @tool(effect="read")
     def echo(text: str) -> int:

@@ -378,6 +378,7 @@ async def test_a_server_that_only_keeps_the_connection_alive_is_given_up(api):
 
 
 @IN_EVERY_WAY
+@pytest.mark.reported(33)
 async def test_a_reply_that_broke_off_has_an_estimate_of_what_it_used(api):
     text = "some words " * 40
     error = await failure(api, [{"text": text, "drop": "body"}])

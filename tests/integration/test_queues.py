@@ -61,6 +61,7 @@ async def model(stage, stage_settings):
 
 
 @pytest.mark.long
+@pytest.mark.reported(50)
 async def test_more_runs_than_a_worker_keeps_in_memory_wait_and_are_approved_each(stage, stage_settings):
     done = []
 
@@ -121,6 +122,7 @@ async def test_priority_and_tenant_hold_for_whatever_a_run_does_and_after_a_resu
     assert seen == [Priority(priority_key=2, fairness_key="acme", fairness_weight=2.5)] * 4
 
 
+@pytest.mark.reported(41)
 async def test_workers_together_keep_the_rate_of_a_provider(stage, stage_settings):
     model = Queueing()
     agent = stage.agent(model)

@@ -249,6 +249,7 @@ async def test_a_sync_tool_sees_that_it_should_stop(stage, why):
     assert done.result.status == ("cancelled" if why == "cancelled" else "completed")
 
 
+@pytest.mark.reported(36)
 async def test_an_async_tool_is_cancelled_and_may_clean_up(stage):
     cleaned = []
 

@@ -130,6 +130,7 @@ async def test_a_run_that_the_engine_still_has_is_kept_unless_it_is_to_go_there_
 
 
 @pytest.mark.long
+@pytest.mark.reported(6)
 async def test_from_engine_what_has_ended_is_deleted_there_in_all_its_parts_and_what_goes_on_is_not(kept: Any) -> None:
     kept.client.settings = kept.client.settings.model_copy(update={"max_history_events": 20})
     replies = [*[REPLIES[0]] * 2, {"calls": [{"name": "act", "arguments": {}}]}, REPLIES[0], "done"]
@@ -176,6 +177,7 @@ async def test_a_run_that_was_resumed_is_never_removed(kept: Any) -> None:
         assert await store.archived(kept.client.temporal.namespace, handle.id)
 
 
+@pytest.mark.reported(6)
 async def test_what_a_run_has_put_away_that_was_never_archived_goes_after_a_while(
     kept: Any, elsewhere: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def wire(ctx: ToolContext, amount: int) -> None:
     raise OSError(ctx.secrets["pin"])
 
 
+@pytest.mark.reported(49)
 async def test_a_secret_reaches_the_tool_and_is_written_nowhere(stage: Any, caplog: pytest.LogCaptureFixture) -> None:
     seen.clear()
     script = [

@@ -95,6 +95,7 @@ def trip(request: Any, stage: Any) -> Trip:
     return Trip(stage, request.param)
 
 
+@pytest.mark.reported(13)
 async def test_it_goes_on_where_it_was_when_its_worker_is_another_one(trip, stage):
     handle = await trip.begin(approval="always")
     run, call = await trip.waiting(handle)

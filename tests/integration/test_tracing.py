@@ -48,6 +48,7 @@ async def look(q: str) -> str:
     return f"found {q}, call {PHONE}"
 
 
+@pytest.mark.reported(48)
 async def test_a_run_is_one_tree_of_spans_by_the_conventions(endpoint, stage):
     script = [{"calls": [{"name": "look", "arguments": {"q": "a"}}]}, "done"]
     done = await stage.run(script, [look], name="teller")
@@ -93,6 +94,7 @@ async def test_no_contents_are_told_unless_asked_for_and_then_redacted(endpoint,
     assert PHONE.encode() not in b"".join(endpoint.bodies)
 
 
+@pytest.mark.reported(47)
 async def test_each_attempt_has_a_span_and_says_why_it_failed(endpoint, stage):
     tries = []
 
@@ -235,6 +237,7 @@ async def test_a_run_that_is_a_call_of_another_is_in_the_same_tree(endpoint, sta
     ]
 
 
+@pytest.mark.reported(47)
 async def test_a_run_that_continues_as_new_is_one_tree_and_none_of_its_spans_comes_twice(endpoint, stage):
     stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 40})
     script = [*({"calls": [{"name": "look", "arguments": {"q": f"{n}"}}]} for n in range(8)), "done"]

@@ -32,6 +32,7 @@ from tests.replay.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.reported(40)
 async def test_recorded_run_replays_into_the_state_in_which_it_ended(name: str) -> None:
     assert await replayed(name) == state_of(name)
 

@@ -422,6 +422,7 @@ def barest(talk: Talk, window: int) -> int:
 
 @settings(max_examples=80, deadline=None)
 @given(talk=talks(), window=windows, keep=st.sampled_from([1, 2, 6]), data=st.data())
+@pytest.mark.reported(16)
 def test_whatever_was_said_what_is_shown_fits_is_paired_and_has_the_newest_message(
     talk: Talk, window: int, keep: int, data: st.DataObject
 ) -> None:

@@ -147,6 +147,7 @@ async def test_what_is_kept_stays_within_the_limit_and_the_least_used_goes_first
     assert len(runs[1].pages) == 2
 
 
+@pytest.mark.reported(50)
 async def test_conversation_larger_than_the_limit_still_works():
     kept, run = Conversations(100, nothing_away), Run()
     for _ in range(3):

@@ -76,6 +76,7 @@ def test_lost_read_is_an_error_that_may_be_tried_again(error):
 
 @pytest.mark.parametrize("effect", ["unsafe", "idempotent"])
 @pytest.mark.parametrize("error", [LOST, LATE, ApplicationError("boom", type="OSError"), of_activity(LATE)])
+@pytest.mark.reported(43)
 def test_lost_effect_is_in_doubt_and_a_probe_believed_only_after_its_deadline(effect, error):
     _, call = fold(effect, error)
     assert call.status is CallStatus.IN_DOUBT

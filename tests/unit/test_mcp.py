@@ -210,6 +210,7 @@ def test_structured_content_is_taken_where_it_says_all(given, value):
     assert content_of(given).value == value
 
 
+@pytest.mark.reported(3)
 def test_images_that_are_too_large_are_left_out_with_a_note():
     large = block("image", data="x" * (MOST_IMAGES + 4), mime_type="image/png")
     made = content_of(result(large, block("image", data="eA==", mime_type="image/svg+xml")))

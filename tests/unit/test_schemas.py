@@ -115,6 +115,7 @@ def test_enums_and_literals_become_lists_of_words():
     assert told["sort"] == {"enum": ["price", "time"], "type": "string", "default": "price"}
 
 
+@pytest.mark.reported(30)
 def test_nested_models_and_lists_of_models_stand_in_place_without_refs_or_titles():
     def book(trip: Trip, more: list[Leg] | None = None): ...
 
@@ -177,6 +178,7 @@ def test_keywords_beside_a_ref_are_kept_and_beat_it():
     assert inline_refs(raw) == {"properties": {"a": {"type": "string", "description": "mine"}}}
 
 
+@pytest.mark.reported(30)
 def test_refs_to_the_root_and_with_escapes_are_followed():
     raw = {"properties": {"x": {"$ref": "#/$defs/a~1b~0c"}}, "$defs": {"a/b~c": {"type": "integer"}}}
     assert inline_refs(raw) == {"properties": {"x": {"type": "integer"}}}

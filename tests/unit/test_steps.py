@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from perdure import control
 from perdure.approvals import apply_decision, apply_settlement, check, expire
 from perdure.budgets import Additions
@@ -98,6 +100,7 @@ def test_at_most_eight_reads_are_under_way_at_once() -> None:
     assert len(step.positions) == 8
 
 
+@pytest.mark.reported(40)
 def test_results_enter_the_transcript_in_call_order_whoever_ends_first() -> None:
     state = a_run()
     fold_turn(state, asks("look", "look", "look"), NOW)

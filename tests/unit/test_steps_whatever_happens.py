@@ -6,6 +6,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -296,6 +297,7 @@ def go_on(state: RunState, data: st.DataObject) -> Finish | None:  # noqa: C901 
     interruptions=st.integers(0, 8),
     kind=st.sampled_from(["old", "new", "remembers", "lists"]),
 )
+@pytest.mark.reported(14)
 def test_whatever_happens_a_run_ends_with_paired_calls_within_its_budget(
     data: st.DataObject, limits: dict[str, Any], on_denial: str, parent: str, interruptions: int, kind: str
 ) -> None:

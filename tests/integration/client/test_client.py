@@ -47,6 +47,7 @@ async def test_limits_of_the_task_beat_the_agents(office):
 
 
 @pytest.mark.parametrize("text", ["x" * 20_000_000, "上" * 7_000_000])
+@pytest.mark.reported(2)
 async def test_input_too_large_to_be_recorded_is_refused_before_anything_is_started(office, client, text):
     with pytest.raises(PerdureError, match=r"have 2\d,\d{3},\d{3} bytes; at most 16,000,000 are taken") as caught:
         await client.start(office.agent("Hello."), text, id="large", task_queue=office.queue)
@@ -145,6 +146,7 @@ async def test_run_that_was_terminated_from_outside_is_told_so(office, client):
     assert caught.value.result.steps == 1
 
 
+@pytest.mark.reported(12)
 async def test_run_that_used_up_its_steps_goes_on_with_more_and_does_nothing_twice(office):
     handle = await office.start(5, "So far.", 6, "Done.", approval="never", limits=Limits(steps=2))
     assert (await handle.result()).status == "budget_exhausted"
