@@ -97,7 +97,10 @@ def request_with(asked: Ask, request: ModelRequest) -> ModelRequest:
     instructions = "\n\n".join(filter(None, (request.instructions, asked.instructions)))
     note = [UserMessage(role="user", content=asked.note, source="runtime")] if asked.note else []
     only = request.answer_only or asked.answer_only
-    return replace(request, instructions=instructions, messages=[*request.messages, *note], answer_only=only)
+    wanted = replace(request, instructions=instructions, messages=[*request.messages, *note], answer_only=only)
+    if not asked.must_call or only:
+        return wanted
+    return replace(wanted, settings=request.settings.model_copy(update={"tool_choice": "required"}), first=True)
 
 
 async def directed(

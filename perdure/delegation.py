@@ -68,7 +68,11 @@ def share(state: RunState, call: CallState, agent: SubAgent) -> float:
         return agent.share
     beside = [one for one in state.open_calls if one.call.name == call.call.name]
     lent = sum(child_id(state, one) in state.leases for one in beside)
-    return agent.share / max(len(beside) - lent * agent.share, 1)
+    return min(agent.share / max(len(beside) - lent * agent.share, 1) + _A_HAIR, 1)
+
+
+_A_HAIR = 1e-9
+"""So that a third of 42 is 14, not a hair less."""
 
 
 def called(state: RunState, child: str) -> CallState | None:

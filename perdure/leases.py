@@ -44,13 +44,14 @@ class Grant(Data):
 # -- the lender --------------------------------------------------------------------------------------------
 
 
-def carve(state: RunState, child: str, wanted: Limits, share: float = 0.5) -> Limits | None:
+def carve(state: RunState, child: str, wanted: Limits, share: float = 0.5, least: int = 0) -> Limits | None:
     """Reserve a part of the run's budget for a child that is about to start, and return the limits that it gets.
 
     Args:
         child: Its run id. Carved out twice, it gets the same.
         wanted: The child's own limits: it gets no more than these.
         share: The most that it gets of what is free; it can ask for more later.
+        least: So many steps it gets nonetheless, if they are there.
 
     Returns:
         `wanted`, lowered to what it gets. Time is not divided: a child has what its parent has left.
@@ -59,7 +60,9 @@ def carve(state: RunState, child: str, wanted: Limits, share: float = 0.5) -> Li
     if lease := state.leases.get(child):
         return None if lease.bill else lease.limits
     seconds = allowance(state).seconds
-    given: dict[str, Any] = {name: _least(getattr(wanted, name), _part(left, share)) for name, left in _free(state)}
+    free = dict(_free(state))
+    given: dict[str, Any] = {name: _least(getattr(wanted, name), _part(left, share)) for name, left in free.items()}
+    given["steps"] = max(given["steps"], min(least, free["steps"]))
     given["wall_time"] = _least(wanted.wall_time, None if seconds is None else timedelta(seconds=seconds))
     if not all(amount is None or amount for amount in given.values()):
         return None

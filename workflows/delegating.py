@@ -36,7 +36,7 @@ class Delegating:
         """Have a run of `agent` do what a call asks for."""
         child = delegation.child_id(self.state, call)
         share = delegation.share(self.state, call, agent)
-        limits = leases.carve(self.state, child, agent.spec.limits, share)
+        limits = leases.carve(self.state, child, agent.spec.limits, share, least=int(agent.part))
         if limits is None:
             workflow.upsert_memo({delegation.UNFUNDED: call.position})
             delegation.unfunded(self.state, call)

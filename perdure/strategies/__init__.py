@@ -59,12 +59,14 @@ class Ask(_Move):
         tools: Names of those that it may call. Default: all.
         note: Told at the end of the request, and not kept in the transcript.
         answer_only: It is shown its tools, but may not call them.
+        must_call: It has to call one of them, where its provider can have it do so: an answer would end the run.
     """
 
     instructions: str = ""
     tools: Sequence[str] | None = None
     note: str = ""
     answer_only: bool = False
+    must_call: bool = False
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Plan:
         step_model: `PROVIDER:NAME` that does the steps, or a list of them. Default: the agent's.
         step_limits: Of each step. Default: the agent's.
         share: The most of what the run may still spend that a round of steps is lent at once; they can ask for more.
-            Default a half.
+            Default 0.7.
 
     Raises:
         AgentError: If an option can't be.
@@ -61,7 +61,7 @@ class Plan:
     max_amendments: int = 5
     step_model: str | Sequence[str] | None = None
     step_limits: Limits | None = None
-    share: float = 0.5
+    share: float = 0.7
 
     def __post_init__(self) -> None:
         """Check what it is made of."""
@@ -140,6 +140,8 @@ class Plan:
             approval=approval,
             memory=False,
             strategy=None,
+            output_type=None,
+            handoffs=(),
         )
         made = does.as_tool(_STEP, name=STEP, approval="never", parallel=True, share=self.share)
         below = SubAgent(spec=does.spec, share=self.share, part=True)
@@ -190,7 +192,8 @@ def next_move(course: Course, options: Options, spec: AgentSpec, *, answer_only:
         return _ask(spec, PLAN_WAITS if course.waits else f"{course.why} {MAKE}".strip(), [PLAN])
     if is_due(course, options):
         may_amend = course.amended < options.max_amendments
-        return _ask(spec, _note(course, AMEND_NOW if may_amend else KEEP_NOW), [AMEND, KEEP] if may_amend else [KEEP])
+        note, tools = (AMEND_NOW, [AMEND, KEEP]) if may_amend else (KEEP_NOW, [KEEP])
+        return replace(_ask(spec, _note(course, note), tools), must_call=True)
     if ready := course.ready[: spec.limits.calls_per_turn]:
         return Do([_begin(course, step) for step in ready])
     return _ask(spec, _note(course, STEPS_WAIT if course.begun else SUM_UP), last=True)

@@ -203,6 +203,7 @@ def test_the_model_looks_at_the_plan_after_each_round_as_long_as_something_is_le
     play.steps(play.move())
     made = play.move()
     asked(made, AMEND_NOW, AMEND, KEEP)
+    assert made.must_call  # a word in between would end the run
     assert "- a: done\n- b: to do, after a" in made.note
     play.model(KEEP, {})
     made = play.move()
