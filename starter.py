@@ -19,6 +19,7 @@ from perdure.cli import (
     declare,
     demo,
     doctor,
+    graph,
     history,
     memory,
     output,
@@ -57,7 +58,7 @@ def perdure(
 _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
     "Processes": (demo.demo, processes.dev, processes.worker, codec.codec_server),
     "Runs": (runs.run, chat.chat, runs.ls, runs.show, runs.watch, control.say, control.pause, runs.resume, runs.cancel),
-    "Insight": (trace.trace, cost.cost),
+    "Insight": (trace.trace, cost.cost, graph.graph),
     "History": (history.fork, history.diff, history.archive, history.prune),
     "Decisions": (
         decisions.approvals,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import BaseModel, RootModel, ValidationError
+from pydantic import BaseModel, RootModel
 from pydantic_core import to_jsonable_python
 
 from perdure.errors import AgentError
@@ -78,6 +78,7 @@ class Graph:
         wanted: Any = state  # whatever a user has put there
         if not (isinstance(wanted, type) and issubclass(wanted, BaseModel)) or issubclass(wanted, RootModel):
             raise AgentError(f"A graph's state has to be a pydantic model class, not {wanted!r}.")
+        _fields(state, "validation")
         self.state = state
         self.reducers: Mapping[str, Reducer] = dict(reducers or {})
         self.conditions: Mapping[str, Callable[[Any], Any]] = {
@@ -174,11 +175,7 @@ def _check_types(graph: Graph) -> None:
         AgentError: With one sentence about the first thing that is wrong.
     """
     state, spec = graph.state, graph.shape
-    try:
-        written = inline_refs(state.model_json_schema(by_alias=False, mode="serialization")).get("properties", {})
-        read = inline_refs(state.model_json_schema(by_alias=False)).get("properties", {})
-    except (ValidationError, AgentError, TypeError, ValueError) as error:
-        raise AgentError(f"{state.__name__} can't be kept as JSON: {sentence(error)}") from error
+    written, read = (_fields(state, mode) for mode in ("serialization", "validation"))
     _check_fields(graph)
     for node in graph.nodes:
         _check_inputs(node, written, state.__name__)
@@ -188,6 +185,18 @@ def _check_types(graph: Graph) -> None:
     for one, other, name in clashes(spec, graph.reducers):
         text = f"nodes {one!r} and {other!r} may run beside each other, and both write {name!r}"
         raise AgentError(f"The graph can't be: {text}; say in reducers= what becomes of both, or join them before.")
+
+
+def _fields(state: type[BaseModel], mode: Literal["serialization", "validation"]) -> Mapping[str, Schema]:
+    """Return the JSON Schemas of the state's fields, as they are written or read."""
+    try:
+        return cast(
+            "Mapping[str, Schema]", inline_refs(state.model_json_schema(by_alias=False, mode=mode))["properties"]
+        )
+    except KeyError:
+        return {}
+    except Exception as error:
+        raise AgentError(f"{state.__name__} can't be kept as JSON: {sentence(error)}") from error
 
 
 def _check_fields(graph: Graph) -> None:

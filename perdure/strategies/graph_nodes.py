@@ -7,7 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -15,7 +15,7 @@ from perdure.agents import Agent
 from perdure.errors import AgentError, ToolDefinitionError
 from perdure.messages import JSON
 from perdure.policies import ToolSpec
-from perdure.schemas import inline_refs, sentence
+from perdure.schemas import inline_refs, sentence, type_schema
 from perdure.strategies.graph_shape import WHOLE, NodeKind, NodeSpec
 from perdure.strategies.graph_text import fields_of
 from perdure.tools import Tool, tool_from_function
@@ -248,18 +248,25 @@ def schema_of(hint: Any, *, writes: bool) -> Schema | None:
 def _agent(node: Node, agent: Agent, state: type[BaseModel]) -> Made:
     if node.inputs or node.given:
         raise AgentError(f"Node {node.name!r} is an agent: what it is told is its task, not inputs or given.")
-    schemas = inline_refs(state.model_json_schema(by_alias=False)).get("properties", {})
-    wanted: Schema
-    if isinstance(node.writes, str):
-        wanted = schemas.get(node.writes, {"type": "string"})
-    else:
-        parts = {name: schemas[name] for name in node.writes if name in schemas}
-        wanted = {"type": "object", "properties": parts, "required": list(parts)}
     kind: NodeKind = "graph" if agent.strategy is not None and agent.strategy.name == "graph" else "agent"
-    fits = {} if wanted.get("type") == "string" and "enum" not in wanted else dict(wanted)
-    spec = _spec(node, kind, text=node.task, is_text=not fits, schema_of=fits, **_written(node))
     described = f"Agent {agent.name}, a node of the graph."
-    return Made(spec, agent.as_tool(described, name=node.name, parallel=True, share=node.share))
+    tool = agent.as_tool(described, name=node.name, parallel=True, share=node.share)
+    if agent.output_type is not None:  # it is held to that by itself
+        result = type_schema(agent.output_type)
+        is_text = result.get("type") == "string"
+        return Made(_spec(node, kind, text=node.task, is_text=is_text, **_written(node)), tool, result)
+    wanted = _wanted(node, state)
+    fits = {} if wanted.get("type") == "string" and "enum" not in wanted else dict(wanted)
+    return Made(_spec(node, kind, text=node.task, is_text=not fits, schema_of=fits, **_written(node)), tool)
+
+
+def _wanted(node: Node, state: type[BaseModel]) -> Schema:
+    """Return what an agent's answer has to be for the fields that it writes."""
+    schemas = inline_refs(state.model_json_schema(by_alias=False)).get("properties", {})
+    if isinstance(node.writes, str):
+        return cast("Schema", schemas.get(node.writes, {"type": "string"}))
+    parts = {name: schemas[name] for name in node.writes if name in schemas}
+    return {"type": "object", "properties": parts, "required": list(parts)}
 
 
 def _approval(node: ApprovalNode, state: type[BaseModel]) -> Made:

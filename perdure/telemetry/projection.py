@@ -392,8 +392,8 @@ class Projection(Delegating):
         turns.fold_turn(state, turn, self._now)
         if activity.asking:
             activity.asking.reply(turn, self._now)
-        if turn.finish == "full":
-            return  # what is told is the compaction that follows
+        if turn.finish == "full" or turn.failure:
+            return  # what is told is the compaction that follows, or the end
         calls = [f"{state.steps}.{index} {call.name}" for index, call in enumerate(turn.message.calls, 1)]
         if turn.directed:
             name = spec.strategy.name if spec.strategy else ""

@@ -102,3 +102,20 @@ async def test_the_guide_to_privacy_runs_as_it_stands(stage) -> None:
     assert done.results[1].content == "sent to 13800138000: Dinner is at 7."
     assert done.result.text == "张伟 knows."
     assert "‹diet-1›" in stage.model.requests[1].messages[-1].result.content
+
+
+async def test_the_guide_to_graphs_runs_as_it_stands(stage) -> None:
+    decides = stage.agent([json.dumps({"result": "refund"})]).model
+    writes = stage.agent(["It is on its way."]).model
+    names: dict[str, Any] = {}
+    [snippet] = blocks("python", (GUIDES / "graphs.md").read_text())
+    snippet = snippet.replace("openai:gpt-5-mini", decides).replace("openai:gpt-5", writes)
+    exec(compile(snippet, "graphs.md", "exec", dont_inherit=True), names)
+    await stage.serve(names["desk"], names["clerk"], names["writer"])
+    handle = await stage.start_again(names["desk"], "My kettle leaks.")
+    asked = await stage.until(handle, "approval_requested")
+    assert asked.arguments == {"question": "Pay 40 EUR back?", "amount": 40}
+    await handle.approve(asked.call)
+    done = await stage.end(handle)
+    assert done.result.text == "It is on its way."
+    assert done.result.variables["paid"] == "40 EUR paid back"
