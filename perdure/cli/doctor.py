@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,6 +18,7 @@ from perdure.errors import ConnectionFailed, ModelError, PerdureError
 if TYPE_CHECKING:
     from perdure.activities.stores import CatalogueEntry
     from perdure.client import Client
+    from perdure.mcp import MCPServer
     from perdure.policies import AgentSpec
     from perdure.settings import Settings
 
@@ -38,11 +39,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Served:
-    """An agent, and where it is or should be served."""
+    """An agent, and where it is or should be served. Its MCP servers are known only from its file."""
 
     spec: AgentSpec
     task_queue: str
     file: str
+    servers: Sequence[MCPServer] = ()
 
 
 def doctor(
@@ -93,7 +95,24 @@ async def _examine(settings: Settings, file: str | None) -> list[Finding]:
     from perdure.activities.providers import declare
 
     declare(settings.providers)
-    return [*findings, *await asyncio.gather(*(_model(spec) for spec in models.values()))]
+    looks = [*(_model(spec) for spec in models.values()), *(_mcp(server) for one in agents for server in one.servers)]
+    return [*findings, *await asyncio.gather(*looks), *_mcp_unseen(agents, file)]
+
+
+async def _mcp(server: MCPServer) -> Finding:
+    from perdure.cli import servers
+
+    return Finding(f"MCP server {server.name}", *await servers.look(server))
+
+
+def _mcp_unseen(agents: Sequence[Served], file: str | None) -> list[Finding]:
+    """Return which MCP servers were not looked at: how they are reached is in the agent files alone."""
+    names = sorted({server.name for one in agents for server in one.spec.mcp})
+    if file or not names:
+        return []
+    with_them = next(one for one in agents if one.spec.mcp)
+    advice = f"Look at them with `perdure doctor {session.short_path(with_them.file)}`."
+    return [Finding("MCP servers", "note", f"{', '.join(names)} were not looked at", advice)]
 
 
 def _queues(agents: Sequence[Served]) -> list[str]:
@@ -104,7 +123,10 @@ def _from_file(file: str, settings: Settings) -> list[Served]:
     from perdure.loading import load_agents, task_queue
 
     agents = load_agents(file)
-    return [Served(agent.spec, task_queue(agent.source, settings), agent.source) for agent in agents]
+    every = {one.name: one for agent in agents for one in (agent, *agent.below)}
+    servers = {server: None for agent in every.values() for server in agent.servers}
+    found = [Served(agent.spec, task_queue(agent.source, settings), agent.source) for agent in agents]
+    return [replace(one, servers=tuple(servers)) if one is found[0] else one for one in found]
 
 
 def _announced(entry: CatalogueEntry) -> Served:
