@@ -54,6 +54,7 @@ class CallContext:
         self.span = span
         self._toolbox = toolbox
         self._name = name
+        self._local = call.local
         self._stopped = threading.Event()
         self._model = variables
         self._given = call.variables
@@ -100,7 +101,8 @@ class CallContext:
         if (broadcast := self._toolbox.broadcast) is None:
             return
         share = min(max(float(fraction), 0.0), 1.0) if fraction is not None and not math.isnan(fraction) else None
-        working = Working(self._toolbox.namespace, self.run_id, self.step, self.call, self._name, self.attempt)
+        at = (self._toolbox.namespace, self.run_id, self.step, self.call, self._name, self.attempt)
+        working = Working(*at, local=self._local)
         broadcast.progress(working, str(text), share)
 
     def stop(self) -> None:

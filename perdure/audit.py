@@ -35,6 +35,7 @@ Action = Literal[
     "memory_deleted",
     "secrets_deleted",
     "pruned",
+    "run_deleted",
 ]
 """`edited`: approved with other arguments. `expired`: denied, since nobody decided. `refused`: it did not take."""
 

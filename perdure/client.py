@@ -227,9 +227,19 @@ class Client:
     async def forget(self, run_id: str) -> None:
         """Have the engine delete a run and its history; one that it does not have is none the less gone.
 
+        What the archive has of it stays: see `perdure prune`. The audit tells who did it.
+
         Raises:
-            ConnectionFailed: If the server does not answer.
+            ConnectionFailed: If the server does not answer, or the store, in which that is noted before.
         """
+        from perdure import auditing
+
+        async with self.store() as store:
+            await auditing.note(store, self.temporal.namespace, "run_deleted", run_id=run_id)
+        await self.delete(run_id)
+
+    async def delete(self, run_id: str) -> None:
+        """Delete a run as `forget` does, without a word of it in the audit: whoever calls this has noted it."""
         wanted = WorkflowExecutionId(workflow_id=run_id)
         request = DeleteWorkflowExecutionRequest(namespace=self.temporal.namespace, workflow_execution=wanted)
         try:

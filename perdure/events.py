@@ -462,6 +462,7 @@ class ToolProgress(EventBase):
     Attributes:
         attempt: The engine's number of the attempt.
         fraction: From 0 to 1; None where it does not say.
+        local: Of a tool with `local=True`: its start is told when it has ended.
     """
 
     type: Literal["tool_progress"]
@@ -470,6 +471,7 @@ class ToolProgress(EventBase):
     attempt: int = 1
     text: str
     fraction: float | None = None
+    local: bool = False
 
 
 Event = Annotated[

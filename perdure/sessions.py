@@ -315,7 +315,7 @@ class SessionHandle:
             await store.drop_session(session.namespace, self.name)
             await store.drop_runs(session.namespace, runs)
         for run in runs:
-            await self._client.forget(run)
+            await self._client.delete(run)
 
     async def _standing(self, sessions: Sessions) -> Standing:
         try:

@@ -57,6 +57,7 @@ class Working:
     call: str
     name: str
     attempt: int
+    local: bool = False
 
 
 @dataclass(slots=True)
@@ -245,4 +246,5 @@ def _progress(working: Working, said: _Words) -> ToolProgress:
         attempt=working.attempt,
         text=text if len(text) <= _LONGEST_WORDS else f"{text[: _LONGEST_WORDS - 1]}…",
         fraction=said.fraction,
+        local=working.local,
     )

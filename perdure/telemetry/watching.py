@@ -29,6 +29,7 @@ class Attention:
         self._asked: ev.ModelStarted | None = None
         self._replied = 0
         self._calls: dict[str, str] = {}
+        self._called: set[str] = set()
         self._ended: set[str] = set()
         self._newest = (0, 0)
         self._length = 0
@@ -42,6 +43,7 @@ class Attention:
                 self._asked, self._newest, self._length = event, (0, 0), 0
             case ev.ModelFinished() | ev.ModelFailed() | ev.Moved():
                 self._asked, self._replied = None, max(event.step, self._replied)
+                self._called = {call.partition(" ")[0] for call in getattr(event, "calls", ())}
             case ev.ToolStarted() | ev.Undoing():
                 self._calls[event.call] = event.name
                 self._ended.discard(event.call)
@@ -49,7 +51,7 @@ class Attention:
                 self._calls.pop(event.call, None)
                 self._ended.add(event.call)
             case ev.RunStarted():
-                self._replied, self._ended = 0, set()
+                self._replied, self._called, self._ended = 0, set(), set()
             case _:
                 return
         held, self._held = self._held, []
@@ -62,7 +64,11 @@ class Attention:
             yield from self._text(aside)
         elif name := self._calls.get(aside.call):
             yield aside.model_copy(update={**self._base, "name": name})
-        elif aside.call not in self._ended:
+        elif aside.call in self._ended:
+            return
+        elif aside.local and aside.call in self._called:
+            yield aside.model_copy(update=self._base)  # its start will be told when it has ended
+        else:
             self._hold(aside)
 
     def _text(self, delta: ev.TextDelta) -> Iterator[Aside]:

@@ -164,3 +164,10 @@ async def test_what_is_done_to_sessions_and_memory_is_written_down_at_once(stage
         ("session_deleted", whoami(), "audited"),
     ]
     assert "tea" not in "".join(entry.model_dump_json() for entry in found)
+
+
+async def test_who_has_a_run_deleted_is_written_down(stage: Any) -> None:
+    done = await stage.run(["Hello."])
+    await stage.client.forget(done.handle.id)
+    found = [entry for entry in await stage.client.audit(done.handle.id) if entry.action == "run_deleted"]
+    assert [(entry.by, entry.via) for entry in found] == [(whoami(), "python")]

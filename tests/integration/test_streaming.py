@@ -126,13 +126,22 @@ async def test_tools_async_and_sync_tell_how_far_they_are(stage):
         time.sleep(0.5)
         return "ok"
 
-    handle = await stage.start([{"calls": [{"name": "search"}, {"name": "count"}]}, "done"], [search, count])
+    @tool(effect="read", local=True)
+    async def near(ctx: ToolContext) -> str:
+        """Look in memory."""
+        ctx.progress("nearly there")
+        await asyncio.sleep(0.5)
+        return "ok"
+
+    calls = [{"name": "search"}, {"name": "count"}, {"name": "near"}]
+    handle = await stage.start([{"calls": calls}, "done"], [search, count, near])
     told = {event.call: event for event in await watched(handle) if isinstance(event, ToolProgress)}
     assert (told["1.1"].name, told["1.1"].text, told["1.1"].fraction) == (
         *("search", "found 12 hotels for 138****8000, filtering"),
         0.4,
     )
     assert (told["1.2"].name, told["1.2"].text, told["1.2"].fraction) == ("count", "counted 999", None)
+    assert (told["1.3"].name, told["1.3"].text) == ("near", "nearly there")
 
 
 async def test_what_was_told_beside_a_run_is_deleted_after_its_end(stage, server):

@@ -112,6 +112,14 @@ def test_addresses_name_services_and_the_ports_that_they_serve():
         assert published[2] == served.get(name, SERVICES[name]["environment"].get("TEMPORAL_UI_PORT"))
 
 
+def test_workers_need_nothing_that_is_only_there_on_request():
+    on_request = {name for name, service in SERVICES.items() if service.get("profiles")}
+    assert on_request == {"collector"}
+    assert not on_request & {target for service in SERVICES.values() for target in service.get("depends_on", {})}
+    assert resolved(SERVICES["worker"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"]) == ""
+    assert SERVICES["collector"]["ports"][0].startswith("127.0.0.1:")
+
+
 def test_worker_store_is_the_database_that_postgres_makes():
     made, store = SERVICES["postgres"]["environment"], resolved(SERVICES["worker"]["environment"]["PERDURE_STORE"])
     user, password, database = (resolved(made[f"POSTGRES_{key}"]) for key in ("USER", "PASSWORD", "DB"))

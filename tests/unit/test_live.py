@@ -281,6 +281,16 @@ def test_progress_is_told_of_calls_under_way_alone_and_by_the_tools_name():
     assert through.name == "look"
 
 
+def test_progress_of_a_local_tool_is_told_once_it_was_called_for():
+    attention = Attention()
+    word = ev.ToolProgress(
+        type="tool_progress", position="", call="1.1", name="look", text="half", local=True, **COMMON
+    )
+    called = replied().model_copy(update={"calls": ["1.1 look"]})
+    ended = ev.ToolFinished(type="tool_finished", position="9.0", call="1.1", name="look", status="ok", **COMMON)
+    assert told(attention, asked(), word, called, word, ended, word) == ["half", "half"]
+
+
 def test_draft_begins_anew_with_another_attempt_and_shows_where_a_piece_is_missing():
     draft = Draft()
     assert [draft.take(one) for one in (asked(), delta("Half "), delta("b", offset=9))] == [False, False, False]
