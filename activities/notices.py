@@ -15,10 +15,12 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
+from perdure import extensions
 from perdure.activities.ends import soon, until_ended
 from perdure.activities.heartbeats import heartbeats
 from perdure.errors import PerdureError
-from perdure.notices import Notice, body, ending, headers, key_of
+from perdure.notices import Notice, Notifier, body, ending, headers, key_of
+from perdure.results import words
 from perdure.settings import Settings
 from perdure.telemetry import redaction
 from perdure.telemetry.executions import Recorded
@@ -42,12 +44,14 @@ class Notices:
 
     Raises:
         PerdureError: If the secret is none.
+        ExtensionError: If what the settings name is not there, or can't be loaded.
     """
 
     def __init__(self, client: Client, settings: Settings) -> None:
         self._client = client
         self._url, self._command = settings.notify_url, settings.notify_command
         self._key = secret_of(settings)
+        self._others: dict[str, Notifier] = {name: extensions.load("notices", name) for name in settings.notify_by}
 
     @activity.defn(name=NOTIFY)
     async def notify(self, request: NotifyInput) -> None:
@@ -67,11 +71,12 @@ class Notices:
 
     async def _delivered(self, id: str, content: bytes) -> list[str]:
         """Return what did not work."""
-        if not self._url and not self._command:
-            return ["This worker has neither PERDURE_NOTIFY_URL nor PERDURE_NOTIFY_COMMAND."]
+        if not self._url and not self._command and not self._others:
+            return ["This worker has neither PERDURE_NOTIFY_URL nor PERDURE_NOTIFY_COMMAND nor PERDURE_NOTIFY_BY."]
         sent = [_posted(self._url, id, content, self._key)] if self._url else []
         ran = [_executed(self._command, content)] if self._command else []
-        return list(await asyncio.gather(*sent, *ran))
+        others = [_handed(name, other, id, content) for name, other in self._others.items()]
+        return list(await asyncio.gather(*sent, *ran, *others))
 
     @activity.defn(name=END_NOTICE)
     async def end_notice(self, request: AfterRun) -> Notice | None:
@@ -144,6 +149,17 @@ async def _posted(url: str, id: str, content: bytes, key: bytes | None) -> str:
     if answer.status_code == _GONE:
         return _REFUSED
     return "" if answer.is_success else f"The webhook at {urlsplit(url).hostname} answered {answer.status_code}."
+
+
+async def _handed(name: str, notifier: Notifier, id: str, content: bytes) -> str:
+    """Have an extension deliver it, and return why it did not; "" where it did."""
+    try:
+        await asyncio.wait_for(notifier.deliver(id, json.loads(content)), _PATIENCE)
+    except TimeoutError:
+        return f"Notifier {name!r} has not ended within {_PATIENCE:.0f} s."
+    except Exception as error:  # noqa: BLE001 - other people's code may raise anything
+        return f"Notifier {name!r} failed: {words(error)}."
+    return ""
 
 
 async def _executed(command: str, content: bytes) -> str:

@@ -34,6 +34,7 @@ from perdure.tools import tool
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_NAME = r"^[A-Za-z_][\w.-]*$"
 _PATH = r"^[^:\s]+:[A-Za-z_][\w.]*$"
 
 
@@ -52,6 +53,13 @@ def _from_environment(text: str) -> str:
 def _import_path(text: str) -> str:
     if not re.match(_PATH, text):
         words = "has to be an import path: module:name, or file.py:name"
+        raise PydanticCustomError("import_path", words)
+    return text
+
+
+def _extension(text: str) -> str:
+    if not re.match(_NAME, text) and not re.match(_PATH, text):
+        words = "has to be module:name, file.py:name, or the name of an installed extension"
         raise PydanticCustomError("import_path", words)
     return text
 
@@ -77,6 +85,8 @@ def _rule_or_path(text: str) -> str:
 
 ImportPath = Annotated[str, AfterValidator(_import_path), WithJsonSchema({"type": "string", "pattern": _PATH})]
 """`module:name`, where `module` is looked for beside the file first, or `file.py:name`."""
+Named = Annotated[str, AfterValidator(_extension), WithJsonSchema({"type": "string", "pattern": f"{_PATH}|{_NAME}"})]
+"""An import path, or the name of an extension that an installed package brings."""
 FromEnvironment = Annotated[str, AfterValidator(_from_environment)]
 """Text in which `${NAME}` and `${NAME:-default}` stand for variables of the environment."""
 ModelName = Annotated[str, AfterValidator(_from_environment), AfterValidator(_model_name)]
@@ -175,7 +185,7 @@ class MemoryEntry(Declared):
     search: bool = True
     remember: bool = True
     model: ModelName | None = None
-    index: ImportPath | None = None
+    index: Named | None = None
 
 
 class ContextEntry(Declared):
@@ -195,11 +205,11 @@ class StrategyEntry(Declared):
     """How runs are led: a class, and what it is made with.
 
     Attributes:
-        use: The import path of the class.
+        use: The import path of the class, or the name of an extension.
         options: What it is made with.
     """
 
-    use: ImportPath
+    use: Named
     options: dict[str, JSON] = Field(default_factory=dict)
 
 
@@ -301,7 +311,7 @@ def _tool_kind(value: Any) -> str | None:
 
 
 ToolEntry = Annotated[
-    Annotated[ImportPath, Tag("=path")]
+    Annotated[Named, Tag("=path")]
     | Annotated[FunctionTool, Tag("=function")]
     | Annotated[AgentTool, Tag("=agent")]
     | Annotated[RemoteTool, Tag("=remote")],
@@ -346,13 +356,13 @@ class AgentDeclaration(Declared):
         _one_of("true, false or a mapping"),
     ] = False
     context: Annotated[
-        Annotated[ContextEntry, Tag("=mapping")] | Annotated[ImportPath, Tag("=text")],
+        Annotated[ContextEntry, Tag("=mapping")] | Annotated[Named, Tag("=text")],
         _one_of("a mapping, or module:name of a context strategy"),
     ] = ContextEntry()
     conceal: bool = False
     strategy: (
         Annotated[
-            Annotated[StrategyEntry, Tag("=mapping")] | Annotated[ImportPath, Tag("=text")],
+            Annotated[StrategyEntry, Tag("=mapping")] | Annotated[Named, Tag("=text")],
             _one_of("module:name of a strategy, or a mapping with the keys use and options"),
         ]
         | None

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from perdure import loading
+from perdure import extensions, loading
 from perdure.agents import Agent
 from perdure.complaints import complaint
 from perdure.declarations import (
@@ -157,7 +157,7 @@ class _Making:
                 yield self._agent_tool(at, entry)
 
     def _named_tools(self, at: Place, path: str) -> Iterator[Tool]:
-        found = self._found(at, path)
+        found = self._named(at, "tools", path)
         for one in cast("list[Any]", found) if isinstance(found, list | tuple) else [found]:
             if isinstance(one, Tool):
                 yield one
@@ -228,20 +228,20 @@ class _Making:
     def _memory(self, said: bool | MemoryEntry) -> Memory | bool:
         if isinstance(said, bool):
             return said
-        index = self._found(["memory", "index"], said.index)
+        index = self._named(["memory", "index"], "memory", said.index)
         return Memory(**{**said.given(), "index": index() if isinstance(index, type) else index})
 
     def _context(self, said: str | ContextEntry) -> Any:
         if isinstance(said, ContextEntry):
             return ContextPolicy(**said.given())
-        found = self._found(["context"], said)
+        found = self._named(["context"], "context", said)
         return found() if isinstance(found, type) else found
 
     def _strategy(self, said: str | StrategyEntry | None) -> Any:
         if not isinstance(said, StrategyEntry):
-            found = self._found(["strategy"], said)
+            found = self._named(["strategy"], "strategies", said)
             return found() if isinstance(found, type) else found
-        make = self._function(["strategy", "use"], said.use)
+        make = self._named(["strategy", "use"], "strategies", said.use)
         try:
             return make(**said.options)
         except (AgentError, TypeError, ValueError) as error:
@@ -252,6 +252,15 @@ class _Making:
         if found is not None and not callable(found):
             raise self._document.fault(at, f"{path} has to be a function, and is {_brief(found)}.")
         return found
+
+    def _named(self, at: Place, kind: extensions.Kind, name: str | None) -> Any:
+        """Return what an import path names, or an extension of that kind."""
+        if name is None or ":" in name:
+            return self._found(at, name)
+        try:
+            return extensions.load(kind, name)
+        except AgentError as error:
+            raise self._document.fault(at, str(error)) from error
 
     def _found(self, at: Place, path: str | None) -> Any:
         """Return what an import path names; None for none."""

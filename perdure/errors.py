@@ -3,7 +3,8 @@
 PerdureError
 ├── AgentError            the agent file has to change
 │   ├── ToolDefinitionError
-│   └── AgentNotFound
+│   ├── AgentNotFound
+│   └── ExtensionError    what another package adds is not there, or not what it says
 ├── ConnectionFailed      the engine, a store or a model endpoint has to be reached first
 ├── KeyMissing            something is encrypted, and its key is not here
 ├── RunNotFound           no such run
@@ -65,6 +66,12 @@ class AgentNotFound(AgentError):
     """No agent of that name in the file, or announced by any worker; the text lists those known."""
 
     kind = "not_found"
+
+
+class ExtensionError(AgentError):
+    """What an installed package adds is not there, can't be loaded or is not what it says; the text names both."""
+
+    kind = "extension"
 
 
 class ConnectionFailed(PerdureError):

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -73,6 +73,23 @@ class Notice(Data):
     wish: Wish | None = None
     nearing: list[Nearing] = Field(default_factory=list[Nearing])
     ending: Ending | None = None
+
+
+@runtime_checkable
+class Notifier(Protocol):
+    """Carries notices somewhere: a chat, a pager. An extension of `perdure.notices`; see `perdure.extensions`.
+
+    It is used where `PERDURE_NOTIFY_BY` names it on the worker, beside webhook and command.
+    """
+
+    async def deliver(self, id: str, told: dict[str, JSON]) -> None:
+        """Deliver a notice, within 20 s; raise where it was not taken, and it is tried again for a day.
+
+        Args:
+            id: The same however often it is delivered.
+            told: What a webhook is sent, redacted; see `body`.
+        """
+        ...
 
 
 # -- what there is to tell ---------------------------------------------------------------------------------

@@ -153,6 +153,7 @@ class Settings(BaseSettings):
         notify_on: Of what runs that are started here tell: `waiting`, `budget`, `ended`, separated by commas. Default:
             of all where `notify_url` or `notify_command` is set, else of nothing. Address, command and secret are
             those of the workers.
+        notify_by: Names of installed extensions that deliver notices, separated by commas; see `Notifier`.
         notify_secret: Signs webhooks: `whsec_` and base64 of 24 to 64 bytes.
         cache_bytes: Bytes of conversations kept in memory by a worker. Default 64 MiB.
     """
@@ -191,13 +192,14 @@ class Settings(BaseSettings):
     notify_url: str | None = Field(default=None, pattern="^https?://.")
     notify_command: str | None = None
     notify_on: Occasions | None = None
+    notify_by: Names = Field(default_factory=list[str])
     notify_secret: SecretStr | None = None
     cache_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
 
     @property
     def notify(self) -> list[Occasion]:
         """Of what runs that are started here tell people."""
-        told = bool(self.notify_url or self.notify_command)
+        told = bool(self.notify_url or self.notify_command or self.notify_by)
         return list(OCCASIONS if told else ()) if self.notify_on is None else self.notify_on
 
     @property

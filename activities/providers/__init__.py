@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from perdure.errors import ModelError
+from perdure import extensions
+from perdure.errors import ExtensionError, ModelError
 from perdure.models import Model
 from perdure.policies import ModelSettings
 from perdure.settings import Provider
@@ -66,7 +67,7 @@ def unregister(prefix: str) -> None:
 
 def known() -> list[str]:
     """Return the providers of this process, by name."""
-    return sorted(_factories)
+    return sorted({*_factories, *extensions.names("models")})
 
 
 class UnknownProvider(ModelError):
@@ -75,13 +76,35 @@ class UnknownProvider(ModelError):
 
 def strange(names: Iterable[str]) -> str | None:
     """Return what is wrong with the first of these providers, or models by name, that is not known; None if all are."""
-    strangers = (provider for provider in (name.partition(":")[0] for name in names) if provider not in _factories)
-    if (provider := next(strangers, None)) is None:
-        return None
-    return (
-        f"provider {provider!r} is not known here; known providers are {', '.join(known())}."
-        " PERDURE_PROVIDERS makes a server one."
-    )
+    for provider in (name.partition(":")[0] for name in names):
+        try:
+            if _factory(provider) is None:
+                servers = "PERDURE_PROVIDERS makes a server one."
+                return f"provider {provider!r} is not known here; known providers are {', '.join(known())}. {servers}"
+        except ExtensionError as error:
+            return str(error)
+    return None
+
+
+def _factory(provider: str) -> Factory | None:
+    """Return what makes the models of a provider: one of this process, else an extension's.
+
+    Raises:
+        ExtensionError: If that can't be loaded, or is none.
+    """
+    if provider in _factories or provider not in extensions.names("models"):
+        return _factories.get(provider)
+    factory: Factory = extensions.load("models", provider)
+    return partial(_checked, provider, factory)
+
+
+def _checked(provider: str, factory: Factory, name: str, settings: ModelSettings) -> Model:
+    model = factory(name, settings)
+    lacks = [part for part in ("provider", "generate", "aclose") if not hasattr(model, part)]
+    if lacks:
+        text = f"The extension that makes models of {provider!r} gave {type(model).__name__}, without {lacks[0]}."
+        raise ModelError("bad_request", text)
+    return model
 
 
 def open_model(name: str, settings: ModelSettings) -> Model:
@@ -97,7 +120,9 @@ def open_model(name: str, settings: ModelSettings) -> Model:
         raise ModelError("bad_request", f"Model {name!r} has to be PROVIDER:NAME; known providers are {names}.")
     if problem := strange([name]):
         raise UnknownProvider("bad_request", f"Model {name!r}: {problem}")
-    return _factories[provider](rest, settings)
+    make = _factory(provider)
+    assert make is not None  # noqa: S101 - strange() has looked
+    return make(rest, settings)
 
 
 def settings_of(name: str, settings: ModelSettings) -> ModelSettings:

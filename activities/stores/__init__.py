@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import datetime
-from typing import NamedTuple, NewType, Protocol
+from typing import Any, NamedTuple, NewType, Protocol
 
 from pydantic import Field
 
+from perdure import extensions
 from perdure.activities.stores.copied import Audit, Events, Ledger, Told
 from perdure.decisions import Saying
+from perdure.errors import ExtensionError
 from perdure.keychecks import KeyCheck
 from perdure.memory import Circle, Fact
 from perdure.messages import JSON, Data, RunResult, Segment
@@ -384,9 +386,27 @@ class Store(Catalogue, Blobs, Archive, Sessions, Memories, Vault, Ledger, Audit,
         ...
 
 
+OURS = ("sqlite", "postgresql", "postgres")
+"""Schemes of stores that no extension can take over."""
+
+
 def store_of(settings: Settings) -> Store:
-    """Return the store that `settings` lead to; see `open_store`."""
-    return open_store(store_url(settings), settings.blobs or "", keyring(settings))
+    """Return the store that `settings` lead to: an extension's where one has the address's scheme; see `open_store`.
+
+    Raises:
+        ExtensionError: If that can't be loaded, or is no store.
+    """
+    url = store_url(settings)
+    scheme = url.partition(":")[0]
+    if scheme in OURS or scheme not in extensions.names("stores"):
+        return open_store(url, settings.blobs or "", keyring(settings))
+    made: Any = extensions.load("stores", scheme)(settings)
+    if lacks := sorted(name for name in dir(Store) if not name.startswith("_") and not hasattr(made, name)):
+        raise ExtensionError(
+            f"The extension that makes {scheme!r} stores gave {type(made).__name__}, without {lacks[0]}."
+        )
+    store: Store = made
+    return store
 
 
 def opened(settings: Settings) -> AbstractAsyncContextManager[Store]:

@@ -18,7 +18,12 @@ from perdure.errors import ConnectionFailed, ModelError, PerdureError
 if TYPE_CHECKING:
     from perdure.activities.stores import CatalogueEntry
     from perdure.client import Client
-    from perdure.mcp import MCPServer
+    from perdure.extensions import (
+        Extension,
+    )
+    from perdure.mcp import (
+        MCPServer,
+    )
     from perdure.policies import AgentSpec
     from perdure.settings import Settings
 
@@ -87,6 +92,7 @@ async def _examine(settings: Settings, file: str | None) -> list[Finding]:
     if client:
         findings += await asyncio.gather(*(_workers(client, queue, agents) for queue in _queues(agents)))
     findings.append(_telemetry(settings))
+    findings += _extensions()
     models = {
         (model, one.spec.settings.model_dump_json()): one.spec.model_copy(update={"model": model})
         for one in agents
@@ -272,6 +278,24 @@ def _telemetry(settings: Settings) -> Finding:
         return Finding("telemetry", "broken", f"asked for. {otel.LACKING}")
     content = {"off": "no contents", "redacted": "contents, redacted", "whole": "contents, whole"}
     return Finding("telemetry", "ok", f"{where}; {content[settings.capture_content]}")
+
+
+def _extensions() -> list[Finding]:
+    """Load what installed packages add, and say what it is; nothing where there is none."""
+    from perdure import extensions
+
+    return [_extension(one) for kind in extensions.KINDS for one in extensions.installed(kind)]
+
+
+def _extension(one: Extension) -> Finding:
+    from perdure import extensions
+
+    what = f"extension {one.name}"
+    try:
+        extensions.load(one.kind, one.name)
+    except PerdureError as error:
+        return Finding(what, "broken", str(error), f"Fix {one.package}, or uninstall it.")
+    return Finding(what, "ok", f"perdure.{one.kind}, {one.value} of {one.package}")
 
 
 # -- models ------------------------------------------------------------------------------------------------------------

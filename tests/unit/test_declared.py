@@ -263,7 +263,7 @@ HEAD = "name: desk\nmodel: openai:x\n"
         (f"{HEAD}limits: {{steps: 0}}\n", "agent.yaml:3:17: limits.steps has to be greater than or equal to 1, not 0."),
         (f"{HEAD}limits: {{wall_time: soon}}\n", "agent.yaml:3:21: limits.wall_time has to be a duration: seconds, or"),
         (f"{HEAD}tools: things:look\n", "agent.yaml:3:8: tools has to be a list, each entry after '- ', not"),
-        (f"{HEAD}tools: [look]\n", "agent.yaml:3:9: tools.0 has to be an import path: module:name, or file.py:name,"),
+        (f"{HEAD}tools: [look]\n", "agent.yaml:3:9: No installed package has 'look' for perdure.tools"),
         (f"{HEAD}tools: ['things:lock']\n", "agent.yaml:3:9: things has no 'lock'; did you mean 'look'?"),
         (f"{HEAD}tools: ['nothing:look']\n", "agent.yaml:3:9: There is no module 'nothing' to import from here."),
         (

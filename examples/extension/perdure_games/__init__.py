@@ -1,0 +1,1 @@
+"""What this package adds to Perdure; see its pyproject.toml."""
