@@ -23,6 +23,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticCustomError, core_schema
 
 from perdure.agents import Agent
+from perdure.handoffs import Handoff
+from perdure.mcp import MCPServer
 from perdure.memory import Memory
 from perdure.messages import JSON
 from perdure.policies import Approval, ContextPolicy, Effect, End, Limits, ModelSettings, Price, Scope
@@ -301,8 +303,68 @@ class AgentTool(Declared):
     share: float = Field(default=0.5, gt=0, le=1)
 
 
+class McpTools(Declared):
+    """The tools of an MCP server.
+
+    Attributes:
+        mcp: What the server is called.
+        approval: `never`, `always`, or by tool: one of these, or module:name of a function of the arguments; `*` is for
+            those that are not named.
+    """
+
+    described_by = (MCPServer,)
+
+    mcp: str
+    command: (
+        Annotated[
+            Annotated[str, Tag("=text")] | Annotated[list[str], Tag("=list")],
+            _one_of("a program, or a list of a program and its arguments"),
+        ]
+        | None
+    ) = None
+    args: list[str] = Field(default_factory=list)
+    url: FromEnvironment | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    cwd: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    allowed_tools: list[str] | None = None
+    blocked_tools: list[str] = Field(default_factory=list)
+    tool_prefix: str = ""
+    effects: dict[str, Effect] = Field(default_factory=dict)
+    approval: Annotated[
+        Annotated[RuleOrPath, Tag("=text")] | Annotated[dict[str, RuleOrPath], Tag("=mapping")],
+        _one_of("never, always, or a mapping of tools to one of these or to module:name of a function"),
+    ] = Field(default_factory=dict)
+    timeout: timedelta = Field(default=timedelta(seconds=30), gt=timedelta())
+    start_timeout: timedelta = Field(default=timedelta(seconds=60), gt=timedelta())
+    concurrency: int = Field(default=8, ge=1)
+    in_doubt: Literal["ask", "tell_model"] = "ask"
+    result_limit: int = Field(default=65_536, ge=1, le=200_000)
+    images: bool = True
+    list_attempts: int = Field(default=8, ge=1)
+
+
+class HandoffEntry(Declared):
+    """An agent to which this one may pass the conversation.
+
+    Attributes:
+        agent: As for a tool that is an agent.
+    """
+
+    described_by = (Handoff,)
+
+    agent: str
+    description: str = ""
+    name: str = ""
+
+
 def _tool_kind(value: Any) -> str | None:
-    kinds: dict[str, type[Declared]] = {"function": FunctionTool, "agent": AgentTool, "remote": RemoteTool}
+    kinds: dict[str, type[Declared]] = {
+        "function": FunctionTool,
+        "agent": AgentTool,
+        "remote": RemoteTool,
+        "mcp": McpTools,
+    }
     if isinstance(value, str):
         return "=path"
     if isinstance(value, Mapping):
@@ -314,11 +376,12 @@ ToolEntry = Annotated[
     Annotated[Named, Tag("=path")]
     | Annotated[FunctionTool, Tag("=function")]
     | Annotated[AgentTool, Tag("=agent")]
-    | Annotated[RemoteTool, Tag("=remote")],
+    | Annotated[RemoteTool, Tag("=remote")]
+    | Annotated[McpTools, Tag("=mcp")],
     Discriminator(
         _tool_kind,
         custom_error_type="kind",
-        custom_error_message="has to be module:name, or a mapping with the key function, agent or remote",
+        custom_error_message="has to be module:name, or a mapping with the key function, agent, remote or mcp",
     ),
 ]
 
@@ -368,6 +431,12 @@ class AgentDeclaration(Declared):
         | None
     ) = None
     output_type: ImportPath | None = None
+    handoffs: list[
+        Annotated[
+            Annotated[str, Tag("=text")] | Annotated[HandoffEntry, Tag("=mapping")],
+            _one_of("an agent, or a mapping with the keys agent, description and name"),
+        ]
+    ] = Field(default_factory=list[Any])
 
 
 UNDECLARED = {"source"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
@@ -21,17 +21,24 @@ from perdure.declarations import (
     ApprovalEntry,
     ContextEntry,
     FunctionTool,
+    HandoffEntry,
+    McpTools,
     MemoryEntry,
     RemoteTool,
     StrategyEntry,
     ToolOptions,
 )
 from perdure.errors import AgentError, AgentNotFound
+from perdure.handoffs import Handoff
 from perdure.marks import Document, Place, read
+from perdure.mcp import ALL, MCPServer
 from perdure.memory import Memory
 from perdure.policies import Approval, ContextPolicy, Limits, ModelSettings
 from perdure.schemas import sentence
 from perdure.tools import Tool, tool_from_function
+
+T = TypeVar("T")
+Entry = str | FunctionTool | AgentTool | RemoteTool | McpTools
 
 _made: dict[tuple[Path, str, str], list[Agent]] = {}
 """What a file gave, by its contents: as with modules, the same file gives the same objects."""
@@ -93,7 +100,7 @@ class _File:
         if name not in self._made:
             document, declaration = self._parts[name]
             self._under_way.append(name)
-            self._made[name] = _Making(self._path, document, declaration, self._neighbour).agent()
+            self._made[name] = _Making(self._path, document, declaration, self._neighbour, self._under_way).agent()
             self._under_way.pop()
         return self._made[name]
 
@@ -111,8 +118,14 @@ class _Making:
     """One agent in the making."""
 
     def __init__(
-        self, path: Path, document: Document, declaration: AgentDeclaration, neighbour: Callable[[str], Agent]
+        self,
+        path: Path,
+        document: Document,
+        declaration: AgentDeclaration,
+        neighbour: Callable[[str], Agent],
+        under_way: Sequence[str],
     ) -> None:
+        self._under_way = under_way
         self._path, self._document, self._declaration, self._neighbour = path, document, declaration, neighbour
 
     def agent(self) -> Agent:
@@ -128,6 +141,7 @@ class _Making:
             "context": self._context(said.context),
             "strategy": self._strategy(said.strategy),
             "output_type": self._found(["output_type"], said.output_type),
+            "handoffs": [self._handoff(["handoffs", at], one) for at, one in enumerate(said.handoffs)],
             "source": str(self._path),
         }
         plain = said.model_dump(exclude=set(options), exclude_unset=True)
@@ -144,7 +158,7 @@ class _Making:
 
     # -- tools -----------------------------------------------------------------------------------------------
 
-    def _tools(self, at: Place, entry: str | FunctionTool | AgentTool | RemoteTool) -> Iterator[Tool]:
+    def _tools(self, at: Place, entry: Entry) -> Iterator[Tool | MCPServer]:
         match entry:
             case str():
                 yield from self._named_tools(at, entry)
@@ -155,6 +169,8 @@ class _Making:
                 yield self._making(at, partial(Tool.remote, parameters=parameters, **options))
             case AgentTool():
                 yield self._agent_tool(at, entry)
+            case McpTools():
+                yield self._server(at, entry)
 
     def _named_tools(self, at: Place, path: str) -> Iterator[Tool]:
         found = self._named(at, "tools", path)
@@ -181,6 +197,27 @@ class _Making:
         options = entry.model_dump(exclude_unset=True, exclude={"agent", "approval"})
         approval = self._approval([*at, "approval"], entry.approval)
         return self._making(at, partial(agent.as_tool, **options, approval=approval))
+
+    def _handoff(self, at: Place, entry: str | HandoffEntry) -> Agent | Handoff | str:
+        if isinstance(entry, HandoffEntry):
+            agent = self._successor(entry.agent, [*at, "agent"])
+            return Handoff(agent, description=entry.description, name=entry.name)
+        return self._successor(entry, at)
+
+    def _successor(self, reference: str, at: Place) -> Agent | str:
+        """Return an agent to hand over to; its name, where it hands over to this one itself."""
+        return reference if reference in self._under_way else self._agent(reference, at)
+
+    def _server(self, at: Place, entry: McpTools) -> MCPServer:
+        said = entry.model_dump(exclude_unset=True, exclude={"mcp", "approval"})
+        rules = entry.approval
+        if isinstance(rules, dict):
+            said["approval"] = {name: self._approval([*at, "approval", name], rule) for name, rule in rules.items()}
+        elif rules in ("never", "always"):
+            said["approval"] = rules
+        else:
+            said["approval"] = {ALL: self._function([*at, "approval"], rules)}
+        return self._making(at, partial(MCPServer, entry.mcp, **said))
 
     def _agent(self, reference: str, at: Place) -> Agent:
         try:
@@ -212,7 +249,7 @@ class _Making:
             given["approval"] = self._approval([*at, "approval"], given["approval"])
         return given
 
-    def _making(self, at: Place, make: Callable[[], Tool]) -> Tool:
+    def _making(self, at: Place, make: Callable[[], T]) -> T:
         try:
             return make()
         except AgentError as error:

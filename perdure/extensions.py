@@ -31,6 +31,10 @@ Kind = Literal["models", "stores", "context", "memory", "notices", "tools", "str
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
+_OURS: dict[Kind, dict[str, str]] = {"strategies": {"plan": "perdure.strategies.plan:Plan"}}
+"""What has a name without a package: it can't be taken over."""
+
+
 @dataclass(frozen=True)
 class Extension:
     """Something that an installed package adds.
@@ -50,8 +54,9 @@ class Extension:
 
 
 def installed(kind: Kind) -> list[Extension]:
-    """Return the extensions of a kind, by name; none of them is loaded."""
-    return [_told(kind, point) for point in sorted(_points(kind), key=lambda point: point.name)]
+    """Return the extensions of a kind that packages bring, by name; none of them is loaded."""
+    found = [point for point in _points(kind) if point.name not in _OURS.get(kind, {})]
+    return [_told(kind, point) for point in sorted(found, key=lambda point: point.name)]
 
 
 def names(kind: Kind) -> set[str]:
@@ -86,11 +91,14 @@ def _known(kind: Kind, name: str) -> str:
 @cache
 def _points(kind: Kind) -> tuple[EntryPoint, ...]:
     """Return the entry points of a kind, as they were when they were first asked for; one that is found twice, once."""
-    return tuple({(point.name, point.value): point for point in entry_points(group=f"perdure.{kind}")}.values())
+    group, own = f"perdure.{kind}", _OURS.get(kind, {})
+    ours = [EntryPoint(name, value, group) for name, value in own.items()]
+    brought = {(point.name, point.value): point for point in entry_points(group=group) if point.name not in own}
+    return (*ours, *brought.values())
 
 
 def _told(kind: Kind, point: EntryPoint) -> Extension:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else "Perdure itself"
     return Extension(kind, point.name, point.value, package)
 
 

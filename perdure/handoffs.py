@@ -94,8 +94,8 @@ def network(agent: Agent) -> dict[str, Agent]:
                 left.append(other)
             elif found[other.name] is not other:
                 raise AgentError(f"Agent {agent.name!r}: two of the agents it hands over to are {other.name!r}.")
-    kinds = {one.variables for one in found.values()}
-    if len(kinds - {None}) > 1 or (agent.variables is None and len(kinds) > 1):
+    kinds = {id(one.variables) for one in found.values()}  # what is no class may have no hash
+    if len(kinds - {id(None)}) > 1 or (agent.variables is None and len(kinds) > 1):
         raise AgentError(f"Agent {agent.name!r}: agents that hand over have the variables of the first one, or none.")
     return found
 

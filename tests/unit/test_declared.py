@@ -13,10 +13,24 @@ import jsonschema
 import pytest
 import yaml
 
-from perdure import Agent, AgentError, Approval, ContextPolicy, Limits, Memory, ModelSettings, Price, tool
-from perdure.declarations import AgentDeclaration, ToolOptions, agent_schema, undeclared
+from perdure import (
+    Agent,
+    AgentError,
+    Approval,
+    ContextPolicy,
+    Limits,
+    MCPServer,
+    Memory,
+    ModelSettings,
+    Price,
+    Secret,
+    tool,
+)
+from perdure.declarations import AgentDeclaration, McpTools, ToolOptions, agent_schema, undeclared
+from perdure.handoffs import Handoff
 from perdure.loading import load_agents, task_queue
 from perdure.settings import Settings
+from perdure.strategies.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +94,7 @@ class Straight:
         return StrategySpec(name=self.name, options={"turns": self.turns})
 
     def tools(self, agent):
-        return agent.tools
+        return agent.own_tools
 
     def move(self, seen):
         return Ask()
@@ -143,6 +157,12 @@ tools:
   - agent: clerk
     description: Writes.
     share: 0.25
+  - mcp: files
+    command: [server, /data]
+    env: {TOKEN: "${secret:token}"}
+    allowed_tools: [read, write]
+    approval: {write: always, read: things:dear}
+    timeout: 1m
 settings: {temperature: 0, timeout: 2m, price: {input: 0.25, output: 2}}
 limits: {steps: 20, usd: 0.5, wall_time: 1.5h, calls_per_tool: {book: 2}}
 approval: {default: never, tools: {look: always}, expires: 2d, on_denial: stop}
@@ -180,11 +200,19 @@ def test_every_kind_of_key_makes_what_python_makes_of_it():
         fields=["a.b"],
     )(module.book)
     remote = book.remote(activity="Convert", task_queue="go", name="convert", description="Convert.", parameters=schema)
+    files = MCPServer(
+        "files",
+        command=["server", "/data"],
+        env={"TOKEN": Secret("token")},
+        allowed_tools=["read", "write"],
+        approval={"write": "always", "read": module.dear},
+        timeout=60,
+    )
     same = Agent(
         "desk",
         ["openai:gpt-5", "openai:gpt-5-mini"],
         instructions="Book.",
-        tools=[module.look, book, remote, clerk.as_tool("Writes.", share=0.25)],
+        tools=[module.look, book, remote, clerk.as_tool("Writes.", share=0.25), files],
         settings=ModelSettings(
             temperature=0, timeout=timedelta(minutes=2), price=Price(input=Decimal("0.25"), output=Decimal(2))
         ),
@@ -220,6 +248,22 @@ def test_a_list_of_tools_and_an_agent_of_a_python_file_can_be_named():
         "name: desk\nmodel: openai:x\ntools: [things:ALL, {agent: 'things.py:clerk', description: Writes.}]\n"
     )
     assert [one.name for one in desk.tools] == ["look", "book", "clerk"]
+
+
+def test_agents_of_a_file_hand_over_to_each_other():
+    text = "name: {}\nmodel: openai:x\nhandoffs: [{}]\n"
+    front = text.format("front", "{agent: back, description: For refunds.}")
+    made = declared(f"{front}---\n{text.format('back', 'front')}")
+    back = Agent("back", "openai:x", handoffs=["front"])
+    assert made.spec == Agent("front", "openai:x", handoffs=[Handoff(back, description="For refunds.")]).spec
+    assert [one.name for one in made.below] == ["back"]
+
+
+def test_strategies_of_perdure_have_names():
+    made = declared(f"{HEAD}tools: ['things:look']\nstrategy: {{use: plan, options: {{max_steps: 3}}}}\n")
+    assert made.strategy == Plan(max_steps=3)
+    told = fault(f"{HEAD}strategy: {{use: plan, options: {{max_steps: many}}}}\n")
+    assert told.startswith("agent.yaml:3:11: plan can't be made: Plan: ")
 
 
 def test_a_function_can_decide_about_approvals():
@@ -297,6 +341,7 @@ HEAD = "name: desk\nmodel: openai:x\n"
         (f"{HEAD}variables: things:look\n", "agent.yaml:3:12: variables has to be a pydantic model class, not"),
         (f"{HEAD}strategy: {{use: 'things:Straight'}}\n", "agent.yaml:3:11: things:Straight can't be made: "),
         (f"{HEAD}strategy: things:NUMBER\n", "agent.yaml:3:11: strategy has to be "),
+        (f"{HEAD}tools: [{{mcp: files}}]\n", "agent.yaml:3:9: MCP server 'files': it needs either a command or a url."),
         (f"{HEAD}memory: 3\n", "agent.yaml:3:9: memory has to be true, false or a mapping, not 3."),
         (
             f"{HEAD}compensate_on: [finished]\n",
@@ -373,6 +418,7 @@ def test_every_argument_of_agent_and_every_option_of_tool_can_be_declared():
     assert undeclared() == set(), "add it to AgentDeclaration in perdure/declarations.py, and to perdure/declaring.py"
     documented = {line.strip().partition(":")[0] for line in str(tool.__doc__).splitlines() if line.startswith(" " * 8)}
     assert set(ToolOptions.model_fields) <= documented
+    assert set(McpTools.model_fields) - {"mcp"} == set(signature(MCPServer).parameters) - {"name"}
     assert {name for name in signature(Agent.as_tool).parameters if name != "self"} <= {
         *AgentDeclaration.model_json_schema()["$defs"]["AgentTool"]["properties"]
     }
@@ -400,6 +446,15 @@ def test_the_schema_says_what_the_loader_says():
 def test_the_schema_describes_the_keys_in_the_words_of_the_docstrings():
     schema = agent_schema()
     kinds = {"agent": schema, **schema["$defs"]}
-    named = ("agent", "FunctionTool", "AgentTool", "RemoteTool", "LimitsEntry", "MemoryEntry", "ContextEntry")
+    named = (
+        "agent",
+        "FunctionTool",
+        "AgentTool",
+        "RemoteTool",
+        "McpTools",
+        "LimitsEntry",
+        "MemoryEntry",
+        "ContextEntry",
+    )
     keys = [(kind, key, one) for kind in named for key, one in kinds[kind]["properties"].items()]
     assert [f"{kind}.{key}" for kind, key, one in keys if "description" not in one] == []
