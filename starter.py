@@ -26,6 +26,7 @@ from perdure.cli import (
     processes,
     runs,
     scaffold,
+    schedules,
     secrets,
     sessions,
     trace,
@@ -74,6 +75,7 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
 for panel, commands in _PANELS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+app.add_typer(schedules.app, name="schedule", rich_help_panel="Runs")
 app.add_typer(sessions.app, name="sessions", rich_help_panel="State")
 app.add_typer(memory.app, name="memory", rich_help_panel="State")
 app.add_typer(secrets.app, name="secrets", rich_help_panel="State")

@@ -36,6 +36,13 @@ Action = Literal[
     "secrets_deleted",
     "pruned",
     "run_deleted",
+    "schedule_created",
+    "schedule_updated",
+    "schedule_paused",
+    "schedule_unpaused",
+    "schedule_triggered",
+    "schedule_backfilled",
+    "schedule_deleted",
 ]
 """`edited`: approved with other arguments. `expired`: denied, since nobody decided. `refused`: it did not take."""
 
@@ -131,9 +138,8 @@ def _sent(told: Mapping[str, Any], sender: str) -> dict[str, Any]:
 def _deed(event: ev.Event) -> dict[str, Any] | None:  # noqa: PLR0911 - once per member of the union
     """Return what an event says of a deed; None where it tells of none."""
     match event:
-        case ev.RunStarted(forked_from=fork, resumed=resumed):
-            subject = f"{fork.run_id} at step {fork.step}" if fork else ""
-            return {"action": "forked" if fork else "resumed" if resumed else "started", "subject": subject}
+        case ev.RunStarted():
+            return _begun(event)
         case ev.ApprovalDecided():
             verb = "edited" if event.edited else "approved"
             action = "expired" if event.via == "expiry" else verb if event.approve else "denied"
@@ -156,6 +162,14 @@ def _deed(event: ev.Event) -> dict[str, Any] | None:  # noqa: PLR0911 - once per
             return {"action": "refused", **_by(event), "subject": event.name, "reason": event.reason}
         case _:
             return None
+
+
+def _begun(event: ev.RunStarted) -> dict[str, Any]:
+    if event.schedule:
+        return {"action": "started", "by": event.by, "subject": f"schedule {event.schedule}"}
+    fork = event.forked_from
+    subject = f"{fork.run_id} at step {fork.step}" if fork else ""
+    return {"action": "forked" if fork else "resumed" if event.resumed else "started", "subject": subject}
 
 
 def _by(event: Any) -> dict[str, Any]:

@@ -29,10 +29,12 @@ from perdure.engine.external_storage import Driver, attached
 from perdure.errors import ConnectionFailed, PerdureError
 from perdure.handing import handed
 from perdure.handles import RunHandle
+from perdure.identity import whoami
 from perdure.listing import Filter, RunInfo, list_runs
 from perdure.loading import task_queue as queue_of
 from perdure.messages import JSON, Content, RunResult, content_hash
 from perdure.policies import AgentSpec
+from perdure.recurring import Recurring
 from perdure.settings import Settings
 from perdure.speaking import unreachable
 from perdure.starting import begin
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
     from perdure.audit import Action, AuditEntry, AuditState
     from perdure.costs import By, CostReport
     from perdure.notebook import Notebook
+    from perdure.schedules import ScheduleHandle, ScheduleInfo
     from perdure.sessions import SessionHandle, WhenBusy
+    from perdure.times import Rules, When
 
 
 __all__ = ["Client", "RunHandle", "run"]
@@ -175,9 +179,8 @@ class Client:
     ) -> bool:
         """Start a run; return False if one of that id is there, or was."""
         await self.admitted()
-        told = {"agent": request.spec.name, "labels": _shown(task.labels), "task": _task_hash(task), **(memo or {})}
-        weight = self.settings.tenant_weights.get(task.tenant)
-        priority = Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
+        told, priority = self._told(request, task)
+        told |= memo or {}
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         values = {name: value.get_secret_value() for name, value in task.secrets.items()}
         try:
@@ -187,6 +190,12 @@ class Client:
         except WorkflowAlreadyStartedError:
             return False
         return True
+
+    def _told(self, request: RunRequest, task: Task) -> tuple[dict[str, Any], Priority]:
+        """Return what is noted of a run at its start, and how urgent it is."""
+        told = {"agent": request.spec.name, "labels": _shown(task.labels), "task": _task_hash(task)}
+        weight = self.settings.tenant_weights.get(task.tenant)
+        return told, Priority(priority_key=task.priority, fairness_key=task.tenant or None, fairness_weight=weight)
 
     def session(
         self,
@@ -215,6 +224,67 @@ class Client:
 
         spec, queue = (None, "") if agent is None else self._served(agent, task_queue)
         return SessionHandle(self, name, spec, queue, user=user, tenant=tenant, when_busy=when_busy)
+
+    async def schedule(
+        self,
+        agent: Agent | AgentSpec,
+        task: Content | Task,
+        when: When,
+        *,
+        id: str | None = None,
+        rules: Rules | None = None,
+        keep_variables: bool = False,
+        paused: bool = False,
+        task_queue: str | None = None,
+    ) -> ScheduleHandle:
+        """Have runs of an agent begin by themselves, and return the handle of the schedule.
+
+        Each is an ordinary run, whose id is that of the schedule and the time for which it was scheduled. All keep the
+        agent as it is now, whatever is deployed later: `ScheduleHandle.update` gives them another.
+
+        Args:
+            agent: The agent, or its spec as the catalogue has it (then `task_queue` is needed).
+            task: What each run is to do, with `{{last.text}}`, `{{last.output.…}}`, `{{last.variables.…}}` and the like
+                for what the last run that completed gave, and `{{scheduled_at}}`; or a whole `Task`.
+            id: The schedule's. Default: the task's, else the agent's name and 8 random hex digits.
+            keep_variables: A run begins with the variables as the last one left them.
+            paused: No run begins until it is unpaused.
+
+        Raises:
+            ScheduleError: If its id is taken, or something of it can't be.
+            VariableError: If the task's variables do not fit the agent's.
+            ConnectionFailed: If the server or the store does not answer.
+        """
+        from perdure import schedules
+        from perdure.times import Rules
+
+        task = task if isinstance(task, Task) else Task(input=task)
+        spec, queue = self._served(agent, task_queue)
+        name = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
+        schedules.check_task(task)
+        await self.admitted()
+        own = Recurring(schedule=name, by=whoami(), keep_variables=keep_variables)
+        request = self._request(spec, task, starting(spec, task.variables), recurring=own)
+        told, priority = self._told(request, task)
+        chosen = rules or Rules()
+        plan = schedules.Plan(when, chosen, paused=paused, memo={**told, "schedule": name}, priority=priority)
+        return await schedules.create(self, name, request, queue, plan)
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """Return all schedules of agents. Raises `ConnectionFailed`."""
+        from perdure import schedules
+
+        return await schedules.listed(self)
+
+    def schedule_handle(self, id: str) -> ScheduleHandle:
+        """Return the handle of a schedule, whether it exists or not.
+
+        Raises:
+            ScheduleError: If none can have that id.
+        """
+        from perdure.schedules import ScheduleHandle
+
+        return ScheduleHandle(self, id)
 
     def _served(self, agent: Agent | AgentSpec, task_queue: str | None) -> tuple[AgentSpec, str]:
         """Return an agent as data, and where its workers listen."""

@@ -12,6 +12,8 @@ PerdureError
 ├── SessionError          a session can't be used so: another agent's, or a turn is under way
 │   ├── SessionNotFound
 │   └── SessionNameError
+├── ScheduleError         a schedule can't be so; says why
+│   └── ScheduleNotFound
 ├── DecisionRejected      an approval or settlement did not take; says why
 ├── VariableError         a value does not fit a variable; says which, and what would
 ├── RunFailed             a run ended `failed`; carries the partial result
@@ -120,6 +122,18 @@ class SessionNameError(SessionError):
     """No session can have that name."""
 
     kind = "usage"
+
+
+class ScheduleError(PerdureError):
+    """A schedule can't be so: its id is taken, its times or rules are none, or it is not ours."""
+
+    kind = "usage"
+
+
+class ScheduleNotFound(ScheduleError):
+    """No schedule has that id on this server and namespace."""
+
+    kind = "not_found"
 
 
 class VariableError(PerdureError, ValueError):

@@ -51,10 +51,17 @@ class EventBase(Data):
 
 
 class RunStarted(EventBase):
-    """The run exists. `resumed` if it goes on from a closed one, `forked_from` if from a step of another run."""
+    """The run exists. `resumed` if it goes on from a closed one, `forked_from` if from a step of another run.
+
+    Attributes:
+        schedule: The schedule that has begun it; "" for none.
+        by: Who has created that.
+    """
 
     type: Literal["run_started"]
     model: str
+    schedule: str = ""
+    by: str = ""
     resumed: bool = False
     forked_from: Fork | None = None
 

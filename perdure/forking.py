@@ -13,7 +13,7 @@ from perdure.state import SHAPE, Borrowing, Fork, RunState
 _ANEW = (
     *("usage", "last", "cost", "last_cost", "unpriced", "ran", "executed"),  # what is spent is counted from there on
     *("resets", "execution", "leases", "effects"),  # others' epochs, children and effects: not this run's to undo
-    *("session", "queued", "taken"),
+    *("session", "queued", "taken", "schedule"),
     "secrets",  # they go when the run ends that they were given
 )
 """Fields of a state that a fork begins with as any run does."""

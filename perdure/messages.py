@@ -458,7 +458,8 @@ class RunResult(Data):
             handle's `result()` reads them, and leaves it None.
         undone: What was to be undone at the end, in that order, and whether it was; see `Agent(compensate_on=…)`.
         variables: As the run left them; see `Agent(variables=…)`.
-        private: What of `text` the model has written handles of, for the run that has called this one.
+        private: What of `text` the model has written handles of, for the run that has called this one, or follows it by
+            a schedule.
         output: The answer as plain data, where the agent has an `output_type` and the last reply fits it; else None.
     """
 

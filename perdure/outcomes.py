@@ -304,7 +304,7 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         undone=undoing.undone(state),
         variables=variables.current(state),
         before=state.before if state.before and state.before.records else None,
-        private=_private(state) if state.borrowing.parent else [],
+        private=_private(state) if state.borrowing.parent or state.schedule else [],
         output=state.output,
     )
 

@@ -20,7 +20,7 @@ from perdure.errors import PerdureError
 from perdure.speaking import LARGEST, size_of, unreachable
 from perdure.wire import WORKFLOW, RunRequest
 
-_TASK = timedelta(seconds=5)
+TASK_TIMEOUT = timedelta(seconds=5)
 """How long a run stands still after a worker was lost while it decided; the engine's default is 10 s."""
 
 
@@ -56,7 +56,7 @@ async def begin(
             task_queue=task_queue,
             id_reuse_policy=reuse,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            task_timeout=_TASK,
+            task_timeout=TASK_TIMEOUT,
             memo=memo,
             priority=priority,
             search_attributes=_attributes(request),

@@ -330,6 +330,7 @@ class RunState(BaseModel):
         decided: What people have decided about calls since the context was last summed up, in words.
         context: How full the model's context was at the last turn.
         progress: What the strategy that leads it said with its last move.
+        schedule: The id of the schedule that has begun it; "" for none.
         output: The last reply as data, where the agent's answer is more than text, and it fits.
         handed: How often it has passed from one agent to another; `spec` is that of the one that has it now.
     """
@@ -349,6 +350,7 @@ class RunState(BaseModel):
     session: SessionTurn | None = None
     user: str = ""
     tenant: str = ""
+    schedule: str = ""
     secrets: Vaulted | None = None
     decided: list[str] = Field(default_factory=list[str])
     context: ContextHealth | None = None

@@ -15,6 +15,7 @@ from perdure.memory import Circle, Learnt
 from perdure.messages import JSON, Content, Data, Entry, Private, Segment, content_hash
 from perdure.notices import Notice, Occasion
 from perdure.policies import AgentSpec, Effect, Limits, McpServerSpec, McpTool, Shaping
+from perdure.recurring import Recurring
 from perdure.sensitive import Vaulted
 from perdure.state import Fork, RunState, SessionTurn, begin, keyed
 
@@ -98,6 +99,7 @@ class RunRequest(Data):
         indexed: The namespace has all search attributes, also those that a run can do without.
         notify: Of what people are told; workers say how.
         private: What of `input` the model is shown handles of, as that of the run that has called this one is.
+        recurring: The schedule that begins it; see `perdure.recurring.rendered`.
     """
 
     input: Content = ""
@@ -123,6 +125,7 @@ class RunRequest(Data):
     indexed: bool = False
     notify: list[Occasion] = Field(default_factory=list[Occasion])
     private: list[Private] = Field(default_factory=list[Private])
+    recurring: Recurring | None = None
 
 
 def packed_state(state: RunState) -> str:
@@ -142,6 +145,8 @@ def opening_state(request: RunRequest, run_id: str, execution: str) -> RunState:
         more = {name: getattr(request, name) for name in _GIVEN}
         if request.before:  # its records are those of other runs
             more["before"] = request.before.model_copy(update={"records": 0})
+        if request.recurring:
+            more["schedule"] = request.recurring.schedule
         return begin(run_id, request.spec, request.input, request.limits, execution[-12:], request.parent, **more)
     carried = carried.model_copy(deep=True, update={"spec": request.spec})
     if not request.executions:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_never
 
 from temporalio import workflow
+from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 
 from perdure import approvals, budgets, control, outcomes, recalling, turns, undoing, variables
@@ -16,6 +17,7 @@ from perdure.failures import explain, fold_failure, fold_model_failure
 from perdure.messages import Entry, OpenStatus, RunResult, content_hash
 from perdure.phases import phase_of
 from perdure.policies import READ_RESULT
+from perdure.recurring import SCHEDULED_AT, rendered
 from perdure.reports import RecallReport, UndoReport
 from perdure.state import CallStatus, Outcome, Phase, RunState
 from perdure.steps import (
@@ -54,6 +56,15 @@ _LARGEST_PAGE = 200_000
 """Bytes: a query's answer that is much larger goes through the store."""
 
 
+def _as_it_begins(request: RunRequest) -> RunRequest:
+    """Return the request, with what it says of the last run where a schedule has begun this one."""
+    if request.recurring is None:
+        return request
+    last = workflow.get_last_completion_result(RunResult)
+    at = workflow.info().typed_search_attributes.get(SearchAttributeKey.for_datetime(SCHEDULED_AT))
+    return rendered(request, last, at)
+
+
 @workflow.defn(name=WORKFLOW)
 class AgentWorkflow(People, Continuing, Compacting, Delegating, Listing):
     """One run of one agent."""
@@ -64,7 +75,7 @@ class AgentWorkflow(People, Continuing, Compacting, Delegating, Listing):
         Continuing.__init__(self)
         Delegating.__init__(self)
         info = workflow.info()
-        self.request = request
+        self.request = request = _as_it_begins(request)
         self.state = opening_state(request, info.workflow_id, info.original_execution_run_id)
         self._opening = (self.state.resets, self.state.steps)
         self.phase = Phase.INITIALIZING

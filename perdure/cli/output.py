@@ -15,7 +15,15 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from perdure.errors import AgentError, ForkError, PerdureError, SessionNameError, VariableError
+from perdure.errors import (
+    AgentError,
+    ForkError,
+    PerdureError,
+    ScheduleError,
+    ScheduleNotFound,
+    SessionNameError,
+    VariableError,
+)
 
 DONE, FAILED, MISUSE, WAITING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 """Exit codes."""
@@ -188,7 +196,9 @@ def _fail(error: Exception, *, envelope: bool) -> int:
 def _told(error: Exception) -> tuple[str, str, int]:
     """Return kind, sentence and exit code."""
     match error:
-        case Misuse() | AgentError() | ForkError() | SessionNameError() | VariableError():
+        case ScheduleNotFound():
+            return error.kind, str(error), FAILED
+        case Misuse() | ScheduleError() | AgentError() | ForkError() | SessionNameError() | VariableError():
             return error.kind, str(error), MISUSE
         case PerdureError():
             return error.kind, str(error), FAILED

@@ -126,6 +126,7 @@ def _head(
         ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
         ("Task", one_line(story.words(projection.task or _first(state)), 300)),
         ("Forked", f"from {safe(source.run_id)} at step {source.step}" if source else ""),
+        ("Schedule", safe(state.schedule)),
         ("Status", f"{story.status_word(standing.status(projection), stream)}{failure}"),
         ("Reason", one_line(result.reason or asking.held(state), 1000)),
         ("Started", f"{moment(started)}, {'took' if projection.ended else 'so far'} {span(took)}"),

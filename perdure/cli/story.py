@@ -91,6 +91,7 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             source = event.forked_from
             forked = f"forked from {safe(source.run_id)} at step {source.step}" if source else ""
             verb = "resumed" if event.resumed else forked or "started"
+            verb += f" by schedule {safe(event.schedule)}" if event.schedule else ""
             return f"{verb}: agent {safe(event.agent)}, model {safe(event.model)}"
         case ev.WorkerTookOver():
             return f"worker {safe(event.worker)} has it"

@@ -23,6 +23,7 @@ from perdure.policies import AgentSpec
 from perdure.reports import CompactReport, ModelTurn, ProbeReport, Spent, ToolReport, UndoReport
 from perdure.state import RunState
 from perdure.telemetry.askings import Asking
+from perdure.telemetry.beginnings import begun_with
 from perdure.telemetry.executions import error_of, local_activity
 from perdure.wire import (
     CANCEL_RUN,
@@ -196,7 +197,7 @@ class History:
                 one.asking.start(attributes.attempt, self._now)
 
     async def _start(self, attributes: Any, _: HistoryEvent) -> None:
-        request = await self._decode(attributes.input.payloads, RunRequest)
+        request = await begun_with(attributes, self._decode)
         self.began, self.continued = self._now, bool(request.executions)
         self.caller = request.parent if request.caller else ""
         self.opening = opening_state(request, self._run_id, attributes.original_execution_run_id)

@@ -25,6 +25,7 @@ from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, S
 from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
+from perdure.telemetry.beginnings import begun_with
 from perdure.telemetry.delegating import Delegating
 from perdure.telemetry.executions import Shelf, histories, local_activity, no_shelf
 from perdure.telemetry.upkeep import Activity, Earlier
@@ -40,7 +41,6 @@ from perdure.wire import (
     UNDO,
     ModelInput,
     ProbeInput,
-    RunRequest,
     ToolInput,
     UndoInput,
     opening_state,
@@ -153,7 +153,7 @@ class Projection(Delegating):
     # -- starting and ending -------------------------------------------------------------------------------
 
     async def _on_started(self, attributes: Any, _: HistoryEvent) -> object:
-        request = await self._decode(attributes.input.payloads, RunRequest)
+        request = await begun_with(attributes, self._decode)
         first, self.executions = self.state is None, request.executions
         self.state = opening_state(request, self.run_id, attributes.original_execution_run_id)
         self.started_at = self.state.began or self._now
@@ -169,11 +169,15 @@ class Projection(Delegating):
             self._continue()
             return _GOES_ON
         self._sender = attributes.identity
+        resumed = request.carried is not None or bool(request.packed)
+        recurring = None if resumed else request.recurring
         self._tell(
             ev.RunStarted,
             type="run_started",
             model=request.spec.model,
-            resumed=request.forked_from is None and (request.carried is not None or bool(request.packed)),
+            schedule=recurring.schedule if recurring else "",
+            by=recurring.by if recurring else "",
+            resumed=request.forked_from is None and resumed,
             forked_from=request.forked_from,
         )
         self._tell_opening()

@@ -52,6 +52,7 @@ from perdure.policies import (
     ToolSpec,
     VariablesSpec,
 )
+from perdure.recurring import Recurring
 from perdure.reports import Structured
 
 PROBLEM = Problem(error_type="invalid_json", message="line 1", suggestion="quote it")
@@ -106,6 +107,7 @@ SAMPLES: list[Data] = [
     Undone(position="2.1", name="book", status="failed", message="Too late."),
     RunResult(run_id="r", status="completed"),
     RunResult(run_id="r", status="failed", cost_usd=Decimal("0.10"), duration=timedelta(days=3), failure="quota"),
+    Recurring(schedule="daily", keep_variables=True),
     OutputSpec(name="Trip", json_schema={"type": "object", "properties": {}}, wrapped=True),
     Structured(value={"n": None}),
     Decision(call="2.1", approve=False, arguments={}),

@@ -25,7 +25,7 @@ WIRING = {
         "sessions",
         "speaking",
     ),
-    *("handles", "retention", "starter", "starting", "traces", "worker"),
+    *("handles", "retention", "schedules", "starter", "starting", "times", "traces", "worker"),
     "testing",
     "examples",
 }
