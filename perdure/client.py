@@ -236,6 +236,7 @@ class Client:
         keep_variables: bool = False,
         paused: bool = False,
         task_queue: str | None = None,
+        by: str | None = None,
     ) -> ScheduleHandle:
         """Have runs of an agent begin by themselves, and return the handle of the schedule.
 
@@ -249,6 +250,7 @@ class Client:
             id: The schedule's. Default: the task's, else the agent's name and 8 random hex digits.
             keep_variables: A run begins with the variables as the last one left them.
             paused: No run begins until it is unpaused.
+            by: Who creates it. Default: user and host.
 
         Raises:
             ScheduleError: If its id is taken, or something of it can't be.
@@ -263,7 +265,7 @@ class Client:
         name = id or task.id or f"{spec.name}-{secrets.token_hex(4)}"
         schedules.check_task(task)
         await self.admitted()
-        own = Recurring(schedule=name, by=whoami(), keep_variables=keep_variables)
+        own = Recurring(schedule=name, by=by or whoami(), keep_variables=keep_variables)
         request = self._request(spec, task, starting(spec, task.variables), recurring=own)
         told, priority = self._told(request, task)
         chosen = rules or Rules()

@@ -304,7 +304,8 @@ async def create(client: Client, id: str, request: RunRequest, task_queue: str, 
         with contextlib.suppress(ConnectionFailed):
             await search_attributes.ensure(client.temporal)  # a server that no worker has prepared yet
     action = await _action(client, id, request, task_queue, plan.priority, plan.memo)
-    state = ScheduleState(paused=plan.paused, note=f"created by {whoami()}")
+    by = request.recurring.by if request.recurring else whoami()
+    state = ScheduleState(paused=plan.paused, note=f"created by {by}")
     schedule = Schedule(action, plan.when.spec(), plan.rules.policy(), state)
     try:
         await client.temporal.create_schedule(id, schedule, memo={"agent": request.spec.name})
@@ -316,7 +317,7 @@ async def create(client: Client, id: str, request: RunRequest, task_queue: str, 
     about: dict[str, Any] = {"agent": request.spec.name, "tenant": request.tenant}
     about["details"] = {"spec": request.spec_hash, "when": str(plan.when)}
     async with client.store() as store:
-        await note(store, client.temporal.namespace, "schedule_created", subject=f"schedule {id}", **about)
+        await note(store, client.temporal.namespace, "schedule_created", by=by, subject=f"schedule {id}", **about)
     return handle
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ from perdure import (
 from perdure.client import RunHandle
 from perdure.models import ModelRequest
 from perdure.notices import OCCASIONS, Occasion
+from perdure.times import When
 
 Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
 Start = Callable[[Client, Agent, str], Coroutine[Any, Any, RunHandle]]
@@ -66,6 +67,18 @@ async def second_turn(client: Client, agent: Agent, run_id: str) -> RunHandle:
     session = client.session(run_id, agent, task_queue=QUEUE, user="ann")
     await session.ask("There are two chairs.")
     return await (await session.send("Sell one of them.")).run()
+
+
+async def second_of_a_schedule(client: Client, agent: Agent, run_id: str) -> RunHandle:
+    """Have a schedule begin two runs, one after the other, and return the second."""
+    goal = "Before: {{last.text}} Due: {{scheduled_at}}."
+    when = When(cron=("0 8 * * *",))
+    given: dict[str, Any] = {"id": run_id, "task_queue": QUEUE, "keep_variables": True, "by": "ann"}
+    schedule = await client.schedule(agent, goal, when, paused=True, **given)
+    await schedule.backfill(datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 3, tzinfo=UTC))
+    while len(begun := (await schedule.show()).recent) < 2:
+        await asyncio.sleep(0.05)
+    return client.handle(begun[-1].run_id)
 
 
 async def hand_over(handle: RunHandle, client: Client) -> None:
@@ -553,6 +566,17 @@ SCENARIOS = {
         [look, paint, wire],
         approve_all,
         start=fork,
+    ),
+    "structured_output": Scenario(
+        ['{"chairs": "two"}', LOOKS[0], "Nothing there.", 'So: {"chairs": 2, "seen": ["attic"]}'],
+        [look],
+        options={"output_type": Stock},
+    ),
+    "scheduled": Scenario(
+        [calls(call("count", chairs=2)), "Two chairs."],
+        [count],
+        options={"variables": Stock},
+        start=second_of_a_schedule,
     ),
     "turn_of_a_session": Scenario(
         [
