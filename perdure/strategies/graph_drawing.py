@@ -91,7 +91,8 @@ def _mermaid(graph: GraphSpec, way: Way) -> Iterator[str]:
     lines = drawn_lines(graph, way)
     for line, label, _ in lines:
         arrow = "-.->" if line.way in _DASHED else "-->"
-        said = f'|"{_quoted(label)}"|' if label else ""
+        words = f"{line.by}: {label}" if line.by else label
+        said = f'|"{_quoted(words)}"|' if label else ""
         yield f"    {ids[line.source]} {arrow}{said} {ids[line.target]}"
     if not way.taken:
         return
@@ -135,7 +136,7 @@ def svg(graph: GraphSpec, way: Way | None = None) -> str:
     way = way or Way()
     lines = drawn_lines(graph, way)
     names = [START, *(node.name for node in graph.nodes), END]
-    widths = {name: 48.0 if name in (START, END) else len(_title(name, way)) * _LETTER + 36 for name in names}
+    widths = {name: _width(graph, name, way) for name in names}
     laid = layout(names, [(line.source, line.target) for line, _, _ in lines], widths)
     places = {name: (x + _MARGIN, y + _MARGIN) for name, (x, y) in laid.places.items()}
     edge = laid.width + _MARGIN
@@ -154,6 +155,14 @@ def svg(graph: GraphSpec, way: Way | None = None) -> str:
         parts.extend(_line(line, label, times, passed, (widths, out) if goes_back else None))
     parts.extend(_box(graph, name, places[name], widths[name], way) for name in names)
     return "\n".join([*parts, "</svg>", ""])
+
+
+def _width(graph: GraphSpec, name: str, way: Way) -> float:
+    if name in (START, END):
+        return 48.0
+    branch = graph.branch(name)
+    below = len(branch.by) * 5.2 + 50 if branch and not branch.by.startswith("<") else 0
+    return max(len(_title(name, way)) * _LETTER, below) + 36
 
 
 def _goes_back(places: Mapping[str, tuple[float, float]], line: Line) -> bool:
@@ -194,9 +203,10 @@ def _box(graph: GraphSpec, name: str, at: tuple[float, float], width: float, way
     title = f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape(_title(name, way))}</text>'
     if name in (START, END):
         return f'<circle class="node {style}" cx="{x:.1f}" cy="{y:.1f}" r="20"/>{title}'
-    kind = graph.node(name).kind
+    kind, branch = graph.node(name).kind, graph.branch(name)
+    by = f" \u00b7 {escape(branch.by)}?" if branch and not branch.by.startswith("<") else ""
     title = title.replace(f'y="{y + 4:.1f}"', f'y="{y + 1:.1f}"', 1)
-    title += f'<text class="kind" x="{x:.1f}" y="{y + 13:.1f}">{kind}</text>'
+    title += f'<text class="kind" x="{x:.1f}" y="{y + 13:.1f}">{kind}{by}</text>'
     if kind == "approval":
         points = [(left - 8, y), (left + 6, top), (left + width - 6, top), (left + width + 8, y)]
         points += [(left + width - 6, top + HEIGHT), (left + 6, top + HEIGHT)]

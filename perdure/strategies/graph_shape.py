@@ -106,12 +106,13 @@ class JoinSpec(Data):
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the graph, as it is drawn, checked and counted."""
+    """A line of the graph, as it is drawn, checked and counted; `by` is what a branch goes by."""
 
     source: str
     target: str
     way: Way = "edge"
     label: str = ""
+    by: str = ""
 
     @property
     def key(self) -> str:
@@ -153,11 +154,11 @@ class GraphSpec(Data):
         for edge in self.edges:
             yield from (Line(edge.source, target) for target in edge.targets)
         for branch in self.branches:
-            by = "" if branch.by.startswith("<") else f"{branch.by}: "
+            by = "" if branch.by.startswith("<") else branch.by  # a lambda has no name
             for value, target in branch.cases:
-                yield Line(branch.source, target, "branch", f"{by}{_shown(value)}")
+                yield Line(branch.source, target, "branch", _shown(value), by)
             if branch.otherwise:
-                yield Line(branch.source, branch.otherwise, "branch", f"{by}otherwise")
+                yield Line(branch.source, branch.otherwise, "branch", "otherwise", by)
         for join in self.joins:
             yield from (Line(source, join.target, "join") for source in join.sources)
         for node in self.nodes:

@@ -30,7 +30,19 @@ from perdure import (
 from perdure.client import RunHandle
 from perdure.models import ModelRequest
 from perdure.notices import OCCASIONS, Occasion
-from perdure.times import When
+from perdure.strategies.graph import (
+    END,
+    START,
+    ApprovalNode,
+    Branch,
+    Edge,
+    Graph,
+    Join,
+    Node,
+)
+from perdure.times import (
+    When,
+)
 
 Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
 Start = Callable[[Client, Agent, str], Coroutine[Any, Any, RunHandle]]
@@ -440,6 +452,48 @@ def first_study(request: ModelRequest) -> Any:
     return "Some chapters were studied." if not request.tools else calls(call("study", chapter=1))
 
 
+class Walked(BaseModel):
+    """State of a graph."""
+
+    places: list[str] = []
+    rounds: int = 0
+    far: bool = False
+
+
+def again(rounds: int) -> int:
+    """Count a round."""
+    return rounds + 1
+
+
+def is_far(rounds: int) -> bool:
+    """Tell whether it was far."""
+    return rounds > 1
+
+
+GRAPH = Graph(
+    Walked,
+    nodes=[
+        Node("attic", look, given={"where": "attic"}),
+        Node("again", again, writes="rounds", at_most=3, instead=END),
+        Node("is_far", is_far, writes="far"),
+        ApprovalNode("home", "Go home after {rounds} rounds?", shows=["rounds"]),
+    ],
+    edges=[
+        Edge(START, "attic", "again"),
+        Join(["attic", "again"], "is_far"),
+        Branch("is_far", lambda state: state.far, {True: "home"}, otherwise="again"),
+        Edge("home", END),
+    ],
+)
+
+
+async def approve_the_walk(handle: RunHandle, client: Client) -> None:
+    """Approve what the graph asks, with another value."""
+    del client
+    asked = await until(handle, "approval_requested")
+    await handle.approve(asked.call, arguments={**asked.arguments, "rounds": 7}, by="ann")
+
+
 TOO_LONG = {"kind": "context_too_long", "message": "The prompt is too long."}
 STUDIES = [calls(call("study", chapter=chapter)) for chapter in range(2, 7)]
 SALES = calls(call("sell", what="a chair"), call("sell", what="a table"))
@@ -616,6 +670,7 @@ SCENARIOS = {
         [asks_its_mate, "Done."],
         [Agent("mate", "script:delegated", "Mate.", tools=[look]).as_tool("Looks around.")],
     ),
+    "walked": Scenario(["Looked."], meanwhile=approve_the_walk, options={"variables": Walked, "strategy": GRAPH}),
     "model_fails": Scenario([{"error": {"kind": "authentication", "message": "bad key"}}]),
     "malformed_output": Scenario([""]),
 }
