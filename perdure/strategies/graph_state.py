@@ -100,13 +100,17 @@ def _adapter(state: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def read(state: type[BaseModel], name: str, value: JSON) -> Any:
-    """Return a value of a field as its own type.
+    """Return a value of a field, as JSON, as its own type.
 
     Raises:
         Misfit: If it is none.
     """
+    return _checked(name, lambda: _adapter(state, name).validate_json(json.dumps(value)))
+
+
+def _checked(name: str, made: Callable[[], Any]) -> Any:
     try:
-        return _adapter(state, name).validate_json(json.dumps(value))
+        return made()
     except ValidationError as error:
         one = error.errors(include_url=False)[0]
         where = ".".join(map(str, (name, *one["loc"])))
@@ -134,6 +138,7 @@ def merged(
         fresh = read(state, name, value)
         if reducer := reducers.get(name):
             before = read(state, name, values[name]) if name in values else None
-            fresh = read(state, name, written(state, name, reducer(before, fresh)))
+            both = reducer(before, fresh)
+            fresh = _checked(name, functools.partial(_adapter(state, name).validate_python, both))
         changed[name] = written(state, name, fresh)
     return changed
