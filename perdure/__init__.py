@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from perdure.policies import AgentSpec, Approval, ContextPolicy, Limits, ModelSettings, Price
     from perdure.sensitive import Secret, Sensitive
     from perdure.settings import Settings
+    from perdure.strategies.plan import Plan
     from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, ask_user, tool
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "ModelSettings",
     "NotDone",
     "PerdureError",
+    "Plan",
     "Price",
     "RunCancelled",
     "RunFailed",
@@ -105,6 +107,7 @@ _NAMES = {
     "policies": ("AgentSpec", "Approval", "ContextPolicy", "Limits", "ModelSettings", "Price"),
     "sensitive": ("Secret", "Sensitive"),
     "settings": ("Settings",),
+    "strategies.plan": ("Plan",),
     "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "ask_user", "tool"),
 }
 _HOMES = {name: f"perdure.{module}" for module, names in _NAMES.items() for name in names}

@@ -15,6 +15,7 @@ from pydantic import Field
 from perdure.budgets import Additions, LimitName
 from perdure.messages import JSON, Content, ContextHealth, Data, OpenStatus, ResultStatus, RunStatus, Usage
 from perdure.state import Fork, Phase
+from perdure.strategies.plan_views import StepView
 
 VERSION = 1
 """Of the union's schema. It grows by types, and by fields with defaults; both raise it by one.
@@ -155,6 +156,18 @@ class Moved(EventBase):
     strategy: str
     text: str = ""
     calls: list[str] = Field(default_factory=list)
+
+
+class PlanChanged(EventBase):
+    """A plan was made or amended, or some of its steps have begun or ended: all of them, as they stand.
+
+    Attributes:
+        amended: How often it was amended.
+    """
+
+    type: Literal["plan_changed"]
+    steps: list[StepView]
+    amended: int = 0
 
 
 class ContextCompacted(EventBase):
@@ -491,6 +504,7 @@ Event = Annotated[
     | ModelStarted
     | ModelFinished
     | Moved
+    | PlanChanged
     | ContextCompacted
     | ModelFailed
     | RetryScheduled

@@ -11,6 +11,7 @@ from typing import Literal, TextIO, assert_never
 from perdure import events as ev
 from perdure.asking import Request
 from perdure.budgets import Additions
+from perdure.cli import plans
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.cli.standing import Attempt, activity_words
 from perdure.messages import JSON, Content, ContextHealth, Usage
@@ -105,6 +106,8 @@ def what(event: ev.Event, stream: TextIO) -> str:  # noqa: PLR0911, C901, PLR091
             return _reply(event, stream)
         case ev.Moved():
             return _moved(event)
+        case ev.PlanChanged():
+            return plans.in_words(event, stream)
         case ev.ContextCompacted():
             return _compacted(event)
         case ev.ModelFailed():

@@ -13,8 +13,9 @@ from perdure.messages import JSON, Data
 from perdure.policies import AgentSpec, Limits, StrategySpec, SubAgent
 from perdure.results import preview
 from perdure.schemas import sentence
-from perdure.strategies import Ask, Directed, Do, Move, Situation, planning
-from perdure.strategies.planning import AMEND, KEEP, MOST_STEPS, PLAN, STEP, Course, PlanStep, PlanView
+from perdure.strategies import Ask, Directed, Do, Move, Situation, plan_views, planning
+from perdure.strategies.plan_views import PlanView
+from perdure.strategies.planning import AMEND, KEEP, MOST_STEPS, PLAN, STEP, Course, PlanStep
 from perdure.tools import Tool
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Plan:
         begins = {}
         if isinstance(made, Do):
             begins = {str(call.arguments["step"]): f"{seen.step}.{at}" for at, call in enumerate(made.calls, 1)}
-        now = planning.view(course, before, begins)
+        now = plan_views.view(course, before, begins)
         return replace(made, progress={"since": now.since, **now.model_dump(mode="json", exclude_defaults=True)})
 
 

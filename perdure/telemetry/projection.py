@@ -25,6 +25,7 @@ from perdure.messages import CallRecord, Content, Entry, RunResult, RunStatus, S
 from perdure.reports import CompactReport, Judgement, ModelTurn, ProbeReport, ToolReport, UndoReport
 from perdure.results import report_of_value
 from perdure.state import CallState, CallStatus, Outcome
+from perdure.strategies import plan_views
 from perdure.telemetry.beginnings import begun_with
 from perdure.telemetry.delegating import Delegating
 from perdure.telemetry.executions import Shelf, histories, local_activity, no_shelf
@@ -392,8 +393,10 @@ class Projection(Delegating):
 
     def _fold_turn(self, turn: ModelTurn, activity: Activity) -> None:
         state = self._require()
-        spec = state.spec  # of whoever had the run then
+        spec, progress = state.spec, state.progress  # of whoever had the run then
         turns.fold_turn(state, turn, self._now)
+        if plan := plan_views.changed(progress, state):
+            self._tell(ev.PlanChanged, type="plan_changed", steps=plan.steps, amended=plan.amended)
         if activity.asking:
             activity.asking.reply(turn, self._now)
         if turn.finish == "full" or turn.failure:

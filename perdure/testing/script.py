@@ -10,6 +10,8 @@ A script is a JSON array of replies:
 
 Which reply is given depends only on how many replies the conversation already holds, so that it is the same
 after a crash. After the last one, the last is given again; end a script with an `error` to have it complain.
+A reply with `about` is for conversations alone whose first message has that text in it, such as those of one step of a
+plan; the others are for those that no `about` fits (not by the model server).
 
 `${TOOL.path.0.field}` is replaced from the latest `ok` result of that tool, read as JSON; `${TOOL}` is the
 whole of it. A string that is nothing but one such mark takes the value's type, so numbers stay numbers.
@@ -87,6 +89,7 @@ class ScriptedReply(_Strict):
         drip: Seconds between two pieces of the answer's body (model server only).
         malformed: The answer breaks off in the middle of its JSON, or with an event that is none.
         empty: The answer has no choices, or no output.
+        about: What the first message of a conversation says whose reply it is; "" for those that none is about.
         times: How often the trouble comes before the reply itself; None: always. It is counted in memory.
     """
 
@@ -104,6 +107,7 @@ class ScriptedReply(_Strict):
     malformed: bool = False
     empty: bool = False
     times: int | None = Field(default=None, ge=1)
+    about: str = ""
 
     @property
     def troubled(self) -> bool:
@@ -180,9 +184,17 @@ class Seen:
 
 def seen_in(messages: Sequence[Message], hidden: int = 0) -> Seen:
     """Return what `messages` hold; `hidden` replies are not among them any more."""
-    replies = hidden + sum(isinstance(message, AssistantMessage) for message in messages)
+    replies = hidden + sum(isinstance(m, AssistantMessage) and m.source == "model" for m in messages)
     results = [m.result for m in messages if isinstance(m, ToolMessage | UserMessage) and m.result]
     return Seen(replies, [(result.name, result.content) for result in results if result.status == "ok"])
+
+
+def places_for(abouts: Sequence[str], messages: Sequence[Message]) -> list[int]:
+    """Return which replies of a script are for a conversation, by what each of them is about."""
+    first = messages[0] if messages else None
+    said = first.content if isinstance(first, UserMessage) and isinstance(first.content, str) else ""
+    own = [place for place, about in enumerate(abouts) if about and about in said]
+    return own or [place for place, about in enumerate(abouts) if not about] or list(range(len(abouts)))
 
 
 _MARK = re.compile(r"\$\{([^{}]+)\}")

@@ -13,7 +13,7 @@ from perdure.errors import ModelError
 from perdure.messages import JSON
 from perdure.models import ModelReply, ModelRequest
 from perdure.models.dialect import Names, level_calls, usage_or_estimate
-from perdure.testing.script import ScriptedReply, Troubles, fill, parse_reply, seen_in
+from perdure.testing.script import ScriptedReply, Troubles, fill, parse_reply, places_for, seen_in
 
 Reply = ScriptedReply | Mapping[str, JSON] | str
 ReplyFor = Callable[[ModelRequest], Reply]
@@ -47,7 +47,8 @@ class ScriptedModel:
         """Return the reply that is due. Raises `ModelError`."""
         self.requests.append(request)
         seen = seen_in(request.messages, request.hidden)
-        index = min(seen.replies, len(self._replies) - 1)
+        places = places_for([getattr(reply, "about", "") for reply in self._replies], request.messages)
+        index = places[min(seen.replies, len(places) - 1)]
         due = self._replies[index]
         reply = self._troubles.give(index, parse_reply(due(request)) if callable(due) else due)
         await asyncio.sleep(reply.delay)

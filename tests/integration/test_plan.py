@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from examples import plan_trip
 from perdure import Agent, DecisionRejected, Limits, Task, ToolContext, tool
 from perdure.models import ModelReply, ModelRequest
 from perdure.strategies.plan import Plan
-from perdure.strategies.planning import PlanView
+from perdure.strategies.plan_views import PlanView, plan_of
 from perdure.testing import ScriptedModel
 
 ROOMY: Any = Limits(steps=60, input_tokens=None, output_tokens=None, wall_time=timedelta(minutes=5))
@@ -177,6 +178,29 @@ async def test_a_plan_is_made_its_steps_are_done_in_runs_of_their_own_and_summed
     stage.audit(child)
     assert (await child.result()).text == "bill is done"
     assert done.result.steps == 5 + 3
+
+
+async def test_how_far_a_plan_is_can_be_seen_while_it_is_followed_and_afterwards(stage, wait, gate):
+    leader = Leader(planned(step("a", tools=["wait"]), step("b"), step("c", "a")), KEEP, "Done.")
+    handle = await Cast(stage, leader, Helpers(a=[call("wait"), "waited"]), [wait]).start()
+    await gate.begun()
+    await stage.until(handle, lambda event: event.type == "tool_finished" and event.call == "2.2")
+    now = plan_of(await stage.state(handle))
+    assert now
+    assert [(one.id, one.status, one.run) for one in now.steps] == [
+        ("a", "running", f"{handle.id}/2.1"),
+        ("b", "done", f"{handle.id}/2.2"),
+        ("c", "todo", ""),
+    ]
+    gate.open.set()
+    done = await stage.end(handle)
+    told = [[one.status for one in event.steps] for event in done.told("plan_changed")]
+    assert told == [
+        ["running", "running", "todo"],
+        ["done", "done", "todo"],
+        ["done", "done", "running"],
+        ["done", "done", "done"],
+    ]
 
 
 async def test_steps_that_need_nothing_of_each_other_really_overlap_also_where_they_have_effects(stage):
@@ -376,3 +400,17 @@ async def test_steps_begin_with_the_runs_variables_and_keep_what_they_change(sta
 async def test_what_needs_no_plan_is_answered_at_once(stage):
     done = await Cast(stage, Leader("Hello.")).run("Hi!")
     assert (done.result.text, done.result.calls) == ("Hello.", [])
+
+
+async def test_the_example_plans_amends_and_ends(stage):
+    trip = plan_trip.trip
+    await stage.serve(trip)
+    handle = await stage.start_again(trip, "A weekend in Lisbon, by train if that can be, for 300 euros.")
+    await stage.until(handle, "approval_requested")
+    await handle.approve("1.1")
+    asked = await stage.until(handle, "approval_requested", nth=2)
+    assert asked.name == "amend_plan"
+    await handle.approve(asked.call)
+    done = await stage.end(handle)
+    assert "270 euros" in done.result.text
+    assert statuses(done) == {"train": "done", "hotel": "done", "flight": "done", "sum": "done"}

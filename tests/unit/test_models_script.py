@@ -172,3 +172,19 @@ def test_an_unknown_provider_lists_those_known(name):
     well_formed = name == "nope:x"
     assert ("provider 'nope' is not known" in caught.value.message) == well_formed
     assert ("PROVIDER:NAME" in caught.value.message) != well_formed
+
+
+async def test_a_reply_that_is_about_something_is_for_conversations_alone_that_begin_with_it():
+    model = ScriptedModel(
+        [{"text": "plan"}, {"text": "fly", "about": "(flight)"}, "end", {"text": "land", "about": "(flight)"}]
+    )
+    flight = UserMessage(role="user", content="Your step (flight): look.")
+    told = [
+        await model.generate(asked(first, *said_so_far)) for first in (HELLO, flight) for said_so_far in ((), (said(),))
+    ]
+    assert [reply.text for reply in told] == ["plan", "end", "fly", "land"]
+
+
+async def test_what_a_strategy_did_is_no_reply_of_the_model():
+    moved = AssistantMessage(role="assistant", source="strategy")
+    assert (await ScriptedModel(["one", "two"]).generate(asked(HELLO, moved))).text == "one"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,12 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure import Agent, tool
+from perdure.cli import plans as shown
 from perdure.errors import AgentError
+from perdure.events import PlanChanged
 from perdure.messages import AssistantMessage, CallRecord, Entry, ToolCall, ToolMessage, ToolResult, UserMessage
 from perdure.policies import Approval, Limits
-from perdure.strategies import Ask, Do, Situation, planning
+from perdure.strategies import Ask, Do, Situation, plan_views, planning
 from perdure.strategies.plan import AMEND_NOW, KEEP_NOW, MAKE, NO_PLAN, STEPS_WAIT, SUM_UP, Plan
-from perdure.strategies.planning import AMEND, KEEP, PLAN, STEP, PlanView, problem
+from perdure.strategies.plan_views import PlanView
+from perdure.strategies.planning import AMEND, KEEP, PLAN, STEP, problem
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @tool(effect="read")
@@ -508,9 +515,24 @@ def test_what_people_see_of_a_plan_is_as_new_as_its_calls():
         CallRecord(position="2.1", name=STEP, status="ok"),
         CallRecord(position="2.2", name=STEP, status="open"),
     ]
-    now = planning.live(told, records, ["trip/2.1", "trip/2.2", "trip/2.2~abc"])
+    now = plan_views.live(told, records, ["trip/2.1", "trip/2.2", "trip/2.2~abc"])
     assert [(one.status, one.run) for one in now.steps] == [
         ("done", "trip/2.1"),
         ("running", "trip/2.2~abc"),
         ("todo", ""),
     ]
+
+
+def test_a_plan_is_shown_a_step_a_line_and_told_in_one():
+    steps = [
+        plan_views.StepView(id="look", goal="Look.", status="done", call="2.1", run="trip/2.1"),
+        plan_views.StepView(id="buy", goal="Buy it.", depends_on=["look"]),
+    ]
+    lines = list(shown.lines(PlanView(steps=steps, amended=1), io.StringIO()))
+    assert lines == [
+        "  done     look  Look.  (run trip/2.1)",
+        "  todo     buy   Buy it.  (after look)",
+        "  amended once",
+    ]
+    told = PlanChanged(run_id="trip", position="1.0", time=NOW, type="plan_changed", steps=steps, amended=1)
+    assert shown.in_words(told, io.StringIO()) == "plan: 1 of 2 steps done; to do: buy; amended once"
