@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Literal
 
-from perdure import handing, staging
+from perdure import settling, staging
 from perdure.decisions import Answer, Decision, DecisionRecord, Receipt, Settlement
 from perdure.messages import CallRecord, ToolResult, content_hash
 from perdure.outcomes import close, not_done, record_of, result_of
@@ -158,8 +158,8 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     if edited and decision.arguments is not None:
         call.arguments, call.hash = decision.arguments, content_hash(decision.arguments)
     call.status = CallStatus.READY
-    if handed := handing.result_of(call):
-        close(state, call, handed)
+    if given := settling.result_of(call):
+        close(state, call, given)
 
 
 def _in_words(call: CallState, decided: DecisionRecord) -> str:

@@ -113,7 +113,7 @@ def fold(state: RunState, call: CallState, child: str, ended: RunResult | BaseEx
         status: ResultStatus = "cancelled" if word == "cancelled" else "error"
         told = outcomes.result_of(call, status, f"Run {child} {what}", error_type=None if status == word else word)
     else:
-        told = _told(call, child, result, _limit(state, call))
+        told = _told(call, child, result, _limit(state, call)).model_copy(update={"published": result.published})
     outcomes.fold_report(state, call, ToolReport(result=told))
 
 

@@ -167,6 +167,13 @@ class ToolCall(Data):
     private: list[Private] = Field(default_factory=list[Private])
 
 
+class Published(Data):
+    """An event that a run has published: `body` fits what its topic says."""
+
+    topic: str
+    body: dict[str, JSON] = Field(default_factory=dict)
+
+
 ResultStatus = Literal["ok", "error", "denied", "in_doubt", "cancelled", "skipped", "staged", "waiting"]
 
 
@@ -192,6 +199,7 @@ class ToolResult(Data):
             where nobody has looked.
         shown: Bytes of the whole that `content` stands for, where it has handles in place of values.
         images: What it shows besides its text.
+        published: Of a call that is a run: the events that it has published, in order. No model is shown them.
     """
 
     call_id: str
@@ -209,6 +217,7 @@ class ToolResult(Data):
     private: list[Private] | None = None
     shown: int | None = None
     images: list[ImagePart] = Field(default_factory=list[ImagePart])
+    published: list[Published] = Field(default_factory=list[Published])
 
 
 # -- messages ----------------------------------------------------------------------------------------------
@@ -461,6 +470,7 @@ class RunResult(Data):
         private: What of `text` the model has written handles of, for the run that has called this one, or follows it by
             a schedule.
         output: The answer as plain data, where the agent has an `output_type` and the last reply fits it; else None.
+        published: The events that it has published, as a member of a team; see `perdure.strategies.Team`.
     """
 
     run_id: str
@@ -478,6 +488,7 @@ class RunResult(Data):
     variables: dict[str, JSON] = Field(default_factory=dict)
     private: list[Private] = Field(default_factory=list[Private])
     output: JSON = None
+    published: list[Published] = Field(default_factory=list[Published])
 
     def output_as(self, type: type[T]) -> T:
         """Return `output` as an instance of `type`, which is the agent's `output_type`.

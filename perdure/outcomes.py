@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from perdure import budgets, concealing, handing, loops, undoing, variables
+from perdure import budgets, concealing, loops, settling, undoing, variables
 from perdure.messages import (
     JSON,
     AssistantMessage,
@@ -84,7 +84,7 @@ def end_turn(state: RunState) -> None:
     if told := loops.watch(state):
         state.messages.append(UserMessage(role="user", content=told, source="runtime"))
     closed, state.calls = state.calls, []
-    handing.fold(state, closed)
+    settling.fold(state, closed)
 
 
 def _skip_rest(state: RunState, failed: CallState, status: ResultStatus) -> None:
@@ -305,6 +305,7 @@ def result_from(state: RunState, outcome: Outcome, duration: timedelta) -> RunRe
         variables=variables.current(state),
         before=state.before if state.before and state.before.records else None,
         private=_private(state) if state.borrowing.parent or state.schedule else [],
+        published=state.published,
         output=state.output,
     )
 

@@ -211,6 +211,7 @@ class ToolSpec(Data):
         agent: The agent that it is. Default: none.
         hands_to: Nothing is executed: the agent of that name goes on with the conversation. Default: none does.
         mcp: The tool of an MCP server that it is, as that was listed in the run. Default: none.
+        publishes: Nothing is executed: the arguments are an event on that topic, which the run's result has.
     """
 
     name: str
@@ -237,6 +238,7 @@ class ToolSpec(Data):
     agent: SubAgent | None = None
     hands_to: str = ""
     mcp: McpTool | None = None
+    publishes: str = ""
 
     @property
     def tries(self) -> int:

@@ -22,6 +22,7 @@ from perdure.messages import (
     Data,
     Entry,
     OpenStatus,
+    Published,
     RunStatus,
     Segment,
     ToolCall,
@@ -107,6 +108,7 @@ class CallState(BaseModel):
     waits: OpenStatus = "running"  # of one that is a run: whom it waits for
     agent: str = ""  # that has made it
     hands_to: str = ""  # the agent that goes on with the conversation once it is approved
+    publishes: str = ""  # the topic on which its arguments are an event then
 
     @property
     def asks_for_all(self) -> bool:
@@ -332,6 +334,7 @@ class RunState(BaseModel):
         progress: What the strategy that leads it said with its last move.
         schedule: The id of the schedule that has begun it; "" for none.
         output: The last reply as data, where the agent's answer is more than text, and it fits.
+        published: The events that it has published, in order.
         handed: How often it has passed from one agent to another; `spec` is that of the one that has it now.
     """
 
@@ -392,6 +395,7 @@ class RunState(BaseModel):
     conceded: bool = False  # it was resumed from there without more: its last turn is next
     cancelling: Cancellation | None = None
     handed: int = 0
+    published: list[Published] = Field(default_factory=list[Published])
 
     @property
     def length(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from perdure import budgets, handing, loops, pressure, staging, variables
+from perdure import budgets, handing, loops, pressure, settling, staging, variables
 from perdure.messages import ToolCall, ToolResult, Usage, UserMessage, content_hash
 from perdure.outcomes import close_call, end_turn, fold_if_all_closed, news_of, record_of, result_of
 from perdure.reports import ModelTurn
@@ -36,7 +36,7 @@ def open_turn(state: RunState, *, answer_only: bool) -> None:
         state.messages.append(news_of(call))
         state.records.append(record_of(call))
         state.parked.remove(call)
-        handing.fold(state, [call])
+        settling.fold(state, [call])
     state.messages.extend(UserMessage(role="user", content=said.content) for said in state.said)
     state.said, state.outcome, state.generating = [], None, Generation()
     if answer_only:
@@ -170,6 +170,7 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
         hash=content_hash(call.arguments),
         agent=state.spec.name if state.spec.peers else "",
         hands_to=tool.hands_to if tool else "",
+        publishes=tool.publishes if tool else "",
     )
     refusal = _refusal(state, opened, index)
     if refusal:
@@ -181,7 +182,7 @@ def _opened(state: RunState, call: ToolCall, index: int, now: datetime) -> CallS
     elif call.ask is not None:
         opened.status, opened.asked_at = CallStatus.ASKING, now
     _ask_after_reset(state, opened, now)
-    if given := handing.result_of(opened):
+    if given := settling.result_of(opened):
         close_call(opened, given)
     return opened
 

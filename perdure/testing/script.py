@@ -15,6 +15,8 @@ plan; the others are for those that no `about` fits (not by the model server).
 
 `${TOOL.path.0.field}` is replaced from the latest `ok` result of that tool, read as JSON; `${TOOL}` is the
 whole of it. A string that is nothing but one such mark takes the value's type, so numbers stay numbers.
+`${task.field}` is replaced from the last JSON object on a line of its own in what the user has said, such as the event
+that a member of a team is told (not by the model server).
 """
 
 from __future__ import annotations
@@ -186,7 +188,9 @@ def seen_in(messages: Sequence[Message], hidden: int = 0) -> Seen:
     """Return what `messages` hold; `hidden` replies are not among them any more."""
     replies = hidden + sum(isinstance(m, AssistantMessage) and m.source == "model" for m in messages)
     results = [m.result for m in messages if isinstance(m, ToolMessage | UserMessage) and m.result]
-    return Seen(replies, [(result.name, result.content) for result in results if result.status == "ok"])
+    said = (m.content for m in messages if isinstance(m, UserMessage) and isinstance(m.content, str))
+    tasks = [("task", line) for text in said for line in text.splitlines() if line[:1] + line[-1:] == "{}"]
+    return Seen(replies, tasks + [(result.name, result.content) for result in results if result.status == "ok"])
 
 
 def places_for(abouts: Sequence[str], messages: Sequence[Message]) -> list[int]:

@@ -11,13 +11,15 @@ import socket
 from contextlib import closing
 from uuid import uuid4
 
+from pydantic import BaseModel
 from temporalio import activity
 
-from perdure import Agent, Done, NotDone, ToolContext, ask_user, tool
+from perdure import Agent, Done, Limits, NotDone, ToolContext, ask_user, tool
 from perdure.activities.providers import register
 from perdure.activities.stores.sql import SQLStore
 from perdure.messages import AssistantMessage
 from perdure.models import ModelReply
+from perdure.strategies.team import Member, Team
 from perdure.testing import ScriptedModel
 from tests.chaos.stage import returned
 
@@ -162,6 +164,13 @@ if "CHAOS_STAGE" in os.environ:  # in a worker, not where the agent is only look
 # -- the model ---------------------------------------------------------------------------------------------
 
 
+def _task(said):
+    """Return the task that is said; a member of a team is told of an event, by which it knows its own."""
+    told = next((line for line in said.splitlines() if line.startswith("{")), said)
+    task = json.loads(told)
+    return task if "run" in task else json.loads(task.get("text") or task["what"])
+
+
 class PlayedModel:
     """Plays the task, and tells the stage that it is before, during and after turn 1, 2, …"""
 
@@ -175,7 +184,7 @@ class PlayedModel:
         if not request.tools:
             await tell("at", run=activity.info().workflow_id, point="summary")
             return ModelReply(text="A book was studied.")
-        task = json.loads(request.messages[0].content)
+        task = _task(request.messages[0].content)
         turn = 1 + request.hidden + sum(isinstance(message, AssistantMessage) for message in request.messages)
         name, run = f"model {turn}", task["run"]
         await tell("at", run=run, point=f"{name} before")
@@ -194,3 +203,18 @@ chaos = Agent("chaos", "played:task", tools=TOOLS, compensate_on=["cancelled", "
 mate = Agent("mate", "played:task", tools=[one for one in TOOLS if one.name in ("charge", "pay_probed", "read")])
 desk = Agent("desk", "played:task", tools=[TOOLS[3]], handoffs=[mate])
 boss = Agent("boss", "played:task", tools=[mate.as_tool("Does a part of it.")])
+
+
+class Found(BaseModel):
+    """Something that a member of the crew has found."""
+
+    what: str
+
+
+scout = Agent("scout", "played:task", tools=[one for one in TOOLS if one.name == "charge"])
+crew = Agent(
+    "crew",
+    "played:task",
+    strategy=Team({"found": Found}, [Member(scout, ["request"], ["found"]), Member(mate, ["found"])], answer="mate"),
+    limits=Limits(steps=40),
+)

@@ -63,3 +63,18 @@ async def test_a_run_that_is_a_call_survives_its_workers_and_is_one_run(tmp_path
         assert done == ["charge", "pay_probed"]
         child = await world.client.handle("top/1.1").result()
         assert (child.text, result.steps) == ("done", 2 + child.steps)
+
+
+async def test_a_team_survives_its_workers_and_each_event_is_told_once(tmp_path):
+    async with Stage.open() as stage, World.open(tmp_path, stage) as world:
+        world.spec = spec_of("crew")
+        below = task("crew/2.1", call("charge", run="crew/2.1"))
+        said = task("crew/1.1", call("charge", run="crew/1.1"), call("publish_found", what=below))
+        points = [("crew/1.1", "model 2 after"), ("crew/2.1", "charge after")]
+        handle = await asyncio.wait_for(killed_at(world, "crew", said, *points), 100)
+        result = await asyncio.wait_for(handle.result(), 100)
+        assert (result.text, [record.status for record in result.calls]) == ("done", ["ok"] * 2)
+        assert [effect.run for effect in stage.effects if effect.tool == "charge"] == ["crew/1.1", "crew/2.1"]
+        state = (await handle.projection()).state
+        assert state
+        assert state.progress == {"events": 2, "told": 2, "waiting": {}, "dead_letters": []}

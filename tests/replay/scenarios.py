@@ -30,19 +30,9 @@ from perdure import (
 from perdure.client import RunHandle
 from perdure.models import ModelRequest
 from perdure.notices import OCCASIONS, Occasion
-from perdure.strategies.graph import (
-    END,
-    START,
-    ApprovalNode,
-    Branch,
-    Edge,
-    Graph,
-    Join,
-    Node,
-)
-from perdure.times import (
-    When,
-)
+from perdure.strategies.graph import END, START, ApprovalNode, Branch, Edge, Graph, Join, Node
+from perdure.strategies.team import Member, Team
+from perdure.times import When
 
 Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
 Start = Callable[[Client, Agent, str], Coroutine[Any, Any, RunHandle]]
@@ -107,6 +97,24 @@ def asks_its_mate(request: ModelRequest) -> Any:
     if request.instructions == "Mate.":
         return calls(call("look", where="attic"))
     return calls(call("mate", task="Look in the attic."))
+
+
+class Sighting(BaseModel):
+    """What somebody has seen."""
+
+    where: str
+
+
+def tells_its_team(request: ModelRequest) -> Any:
+    """Publish what was seen, as a scout; or else say what was done."""
+    if "Scout." in request.instructions:
+        return calls(call("publish_sighting", where="attic"))
+    return "Sold it."
+
+
+def in_a_team(request: ModelRequest) -> Any:
+    """Say what was done."""
+    return "Seen something." if "Scout." in request.instructions else "All done."
 
 
 @dataclass(frozen=True)
@@ -665,6 +673,20 @@ SCENARIOS = {
         [sell, look],
         hand_over,
         {"handoffs": [Agent("mate", "script:handed_off", tools=[paint], handoffs=["subject"])]},
+    ),
+    "team": Scenario(
+        [tells_its_team, in_a_team, "All done."],
+        options={
+            "limits": Limits(steps=30),
+            "strategy": Team(
+                {"sighting": Sighting},
+                [
+                    Member(Agent("scout", "script:team", "Scout.", tools=[look]), ["request"], ["sighting"]),
+                    Member(Agent("seller", "script:team", "Seller.", tools=[sell]), ["sighting"], approval="always"),
+                ],
+            ),
+        },
+        meanwhile=approve_first,
     ),
     "delegated": Scenario(
         [asks_its_mate, "Done."],
