@@ -158,6 +158,8 @@ class Team:
             note = f"The team is done.{_letters(post)}"
             return Ask(instructions=_SUM_UP, tools=[], note=note, answer_only=True, progress=kept)
         answer = post.answer(rules)
+        if answer is None and seen.answer_only:
+            return Answer(f"The team has no answer of {rules.answer} yet.{_letters(post)}", progress=kept)
         if answer is None:
             reason = f"The team has become quiet without an answer of {rules.answer}.{_letters(post)}"
             return Fail(reason, kind=NO_ANSWER, progress=kept)

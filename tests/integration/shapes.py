@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from perdure import Agent
+from pydantic import BaseModel
+
+from perdure import Agent, Limits
+from perdure.strategies.team import Member, Team
+from perdure.testing import ScriptedModel
 from perdure.tools import Tool
 
 LOOKING: dict[str, Any] = {"calls": [{"name": "look", "arguments": {"place": "Rome"}}]}
@@ -29,4 +33,31 @@ def sub_agent(stage: Any, look: Tool, book: Tool) -> Agent:
     return agent
 
 
-SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (react, sub_agent)}
+def handoff(stage: Any, look: Tool, book: Tool) -> Agent:
+    """The one that looks hands the conversation over to the one that books, in the same run."""
+    over = {"calls": [{"name": "transfer_to_clerk", "arguments": {"reason": "book it"}}]}
+    script = ScriptedModel([LOOKING, over, BOOKING, "done"])
+    clerk = stage.agent(script, [book], name="clerk")
+    agent: Agent = stage.agent(script, [look], handoffs=[clerk])
+    return agent
+
+
+class Seen(BaseModel):
+    """A place is fine."""
+
+    place: str
+
+
+def team(stage: Any, look: Tool, book: Tool) -> Agent:
+    """The one that looks publishes what it has seen, and the one that hears it books."""
+    publish = {"calls": [{"name": "publish_seen", "arguments": {"place": "Rome"}}]}
+    scout = stage.agent([LOOKING, publish, "seen"], [look], name="scout")
+    clerk = stage.agent([BOOKING, "done"], [book], name="clerk")
+    members = [Member(scout, ["request"], ["seen"]), Member(clerk, ["seen"])]
+    agent: Agent = stage.agent(
+        ["never asked"], strategy=Team({"seen": Seen}, members, answer="clerk"), limits=Limits(steps=40)
+    )
+    return agent
+
+
+SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (react, sub_agent, handoff, team)}

@@ -155,7 +155,9 @@ async def test_cancelling_it_leaves_nothing_running(trip, stage):
     await handle.cancel("enough")
     assert (await stage.end(handle)).result.status == "cancelled"
     async for run in trip.tree(handle):
-        assert (await stage.end(run)).result.status == "cancelled"
+        ended = (await stage.end(run)).result
+        unfinished = [record for record in ended.calls if record.status in ("cancelled", "in_doubt")]
+        assert ended.status == ("cancelled" if unfinished else "completed")  # some had done their part before
     assert trip.booked == []
 
 
@@ -207,7 +209,10 @@ async def test_its_events_come_once_and_in_order(trip, stage):
             "run_finished",
         ]
         begun = [event.call for event in told if event.type == "tool_started"]
-        assert sorted(begun) == sorted(event.call for event in told if event.type == "tool_finished")
+        ended = [event.call for event in told if event.type == "tool_finished"]
+        executed = [one.position for one in (await run.projection()).records if one.execution_order]
+        assert sorted(begun) == sorted(call for call in ended if call in executed)
+        assert len(ended) == len(set(ended))
 
 
 async def test_its_history_replays(trip, stage):
