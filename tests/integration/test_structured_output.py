@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, Field
 
 from perdure import Agent, Limits, ModelSettings, RunFailed, tool
+from perdure.models import ModelReply, RawCall
+from perdure.sensitive import Sensitive
 from perdure.testing import ModelServer
+from tests.integration.conftest import RawModel
 
 
 class Itinerary(BaseModel):
@@ -28,6 +31,17 @@ ROME = {"title": "Rome", "days": 3}
 def look(place: str) -> str:
     """Look at a place."""
     return f"{place} is fine"
+
+
+class Person(BaseModel):
+    name: str
+    phone: Annotated[str, Sensitive("phone")]
+
+
+@tool(effect="read")
+def find(name: str) -> Person:
+    """Find somebody."""
+    return Person(name=name, phone="13812345678")
 
 
 LOOKING = {"text": "Let me look.", "calls": [{"name": "look", "arguments": {"place": "Rome"}}]}
@@ -112,6 +126,20 @@ async def test_a_model_that_knows_nothing_of_schemas_is_told_in_its_instructions
     assert told[0].instructions.startswith("Be brief.\n\nYour final answer has to be one JSON value")
 
 
+async def test_handles_of_private_values_in_an_answer_are_the_values_in_its_output(stage):
+    asked: list[Any] = []
+
+    def answer(request: Any) -> str:
+        asked.append(request)
+        handle = re.search(r"‹phone-\d+›", str(request.messages[-1])) or [""]
+        return json.dumps({"name": "ada", "phone": handle[0]})
+
+    finding = ModelReply(calls=[RawCall("c1", "find", '{"name": "ada"}')], finish="calls")
+    done = await stage.run(RawModel(finding, answer), [find], output_type=Person, conceal=True)
+    assert done.result.output == {"name": "ada", "phone": "13812345678"}
+    assert "13812345678" not in str(asked[0].messages)
+
+
 # -- servers -----------------------------------------------------------------------------------------------
 
 
@@ -125,7 +153,7 @@ async def test_a_server_is_held_to_the_schema_or_told_it(stage, monkeypatch, pro
         await stage.serve(agent)
         result = await (await stage.start_again(agent)).result()
     assert result.output == ROME
-    bodies = [request.body for request in server.requests]
+    bodies = [*{request.raw: request.body for request in server.requests}.values()]  # a lost attempt comes again
     by_api = ["response_format" in body or "format" in body.get("text", {}) for body in bodies]
     assert by_api == ([True, True] if schemas else [True, False, False])
     told = ["JSON Schema below" in str(body.get("messages") or body.get("instructions")) for body in bodies]

@@ -212,6 +212,15 @@ def test_the_board_shows_the_end_of_what_a_model_writes_until_the_reply_is_there
     assert board.written(40) == []
 
 
+def test_the_board_shows_what_there_is_of_an_answer_that_is_data():
+    board = Board()
+    board.take(ev.ModelStarted(type="model_started", model="m", **COMMON))
+    board.take(ev.TextDelta(type="text_delta", text='{"title": "Lisbon", "days": 3, "legs": [{"to": "Os', **COMMON))
+    assert board.written(40) == ['  "legs": [', "    {", '      "to": "Os"', "    }", "  ]", "}"]
+    board.take(ev.TextDelta(type="text_delta", text="{no JSON", attempt=2, **COMMON))
+    assert board.written(40) == ["{no JSON"]
+
+
 def test_the_board_shows_how_far_tools_are():
     board, later = Board(), NOW + timedelta(seconds=3)
     started = ev.ToolStarted(type="tool_started", call="1.1", name="look", effect="read", **COMMON)
