@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowQueryFailedError, WorkflowQueryRej
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from perdure import variables
+from perdure import turns, variables
 from perdure.activities import leading, windows
 from perdure.activities.acquaintance import Acquaintance
 from perdure.activities.attempts import costs_of
@@ -184,6 +184,7 @@ def request_of(talk: Talk, request: ModelInput, messages: Sequence[Message]) -> 
         answer_only=request.answer_only,
         first=request.step == 1,
         hidden=windows.hidden(talk.entries),
+        mending=turns.is_mending(messages),
         output=offered_output(spec.output) if book.is_open and spec.output else spec.output,
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from perdure import budgets, handing, loops, pressure, settling, staging, variables
-from perdure.messages import ToolCall, ToolResult, Usage, UserMessage, content_hash
+from perdure.messages import Message, ToolCall, ToolResult, Usage, UserMessage, content_hash
 from perdure.outcomes import close_call, end_turn, fold_if_all_closed, news_of, record_of, result_of
 from perdure.reports import ModelTurn
 from perdure.state import CallState, CallStatus, Generation, Outcome, RunState
@@ -103,6 +103,13 @@ def _complaint(turn: ModelTurn) -> UserMessage:
     cut_off = LOOPED if loops.repeats_itself(turn.message.text) else CUT_OFF
     note = {"length": cut_off, "filtered": REFUSED, "refusal": REFUSED}.get(turn.finish, EMPTY)
     return UserMessage(role="user", content=note, source="runtime")
+
+
+def is_mending(messages: Sequence[Message]) -> bool:
+    """Return whether a conversation ends with a complaint about an answer that did not fit."""
+    last = messages[-1] if messages else None
+    said = last.content if isinstance(last, UserMessage) and last.source == "runtime" else ""
+    return isinstance(said, str) and said.endswith(AGAIN)
 
 
 def _answered(state: RunState) -> Outcome:

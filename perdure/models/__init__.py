@@ -22,6 +22,7 @@ class ModelRequest:
         first: True on the run's first turn.
         output: What the answer has to be, where that is more than text. A model whose `takes_schema` is not True is
             given None, and told of it in the instructions.
+        mending: The last answer was not what `output` says, and the model has just been told.
         hidden: Replies that are not shown any more: an id of a call that was given in one of them may come again.
         on_text: Called with each piece of the reply's text as it comes. It may come again with another attempt.
     """
@@ -34,6 +35,7 @@ class ModelRequest:
     first: bool = False
     hidden: int = 0
     output: OutputSpec | None = None
+    mending: bool = False
     on_text: Callable[[str], None] | None = field(default=None, compare=False)
 
 

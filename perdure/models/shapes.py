@@ -131,24 +131,26 @@ class Shapes:
 
     Args:
         custom: It is not OpenAI's own. Some of those let nothing but the answer through once they are held to its
-            schema, calls included: they are held to it only where none may be made.
+            schema, calls included: they are held to it only where none may be made, and where an answer is
+            to be mended.
     """
 
     def __init__(self, *, custom: bool) -> None:
         self._custom = custom
-        self._refused = False
+        self._refused: set[bool] = set()  # with tools, without
 
     def shaped(self, request: ModelRequest) -> ModelRequest:
         """Return the request as it goes to the server: with an `output` only where its API is to be held to it."""
         if request.output is None:
             return request
         mode = request.settings.structured_output
-        if self._refused or mode == "prompt":
+        if bool(request.tools) in self._refused or mode == "prompt":
             return prompted(request)
         if mode == "schema" or not self._custom:
             return request
-        callable_ = bool(request.tools) and not request.answer_only
-        return prompted(request) if callable_ else _telling(request)
+        if request.mending:  # it has tried to answer: now it is to, and nothing else
+            return _telling(replace(request, answer_only=True))
+        return prompted(request) if request.tools and not request.answer_only else _telling(request)
 
     async def asking(self, ask: Callable[[ModelRequest], Awaitable[ModelReply]], request: ModelRequest) -> ModelReply:
         """Return the reply to a request, made once more where the server refuses to be held to a schema.
@@ -169,5 +171,6 @@ class Shapes:
         if sent.output is None or error.kind != "bad_request":
             return False
         words = error.message.lower()
-        self._refused = any(word in words for word in _BLAMED)
-        return self._refused
+        blamed = any(word in words for word in _BLAMED)
+        self._refused |= {bool(sent.tools)} if blamed else set()
+        return blamed

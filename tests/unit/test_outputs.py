@@ -12,11 +12,11 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from typing_extensions import TypedDict
 
-from perdure import Agent, AgentError, ModelSettings, RunResult, outputs, tool
+from perdure import Agent, AgentError, ModelSettings, RunResult, outputs, tool, turns
 from perdure.activities.judging import judge_reply
 from perdure.activities.providers import openai_chat, openai_responses
 from perdure.errors import ModelError
-from perdure.messages import content_hash
+from perdure.messages import UserMessage, content_hash
 from perdure.models import ModelReply, ModelRequest
 from perdure.models.shapes import Shapes, format_of, prompted, strict
 from perdure.policies import AgentSpec, OutputSpec
@@ -234,6 +234,7 @@ def asked(*, tools: Any = (), mode: Any = "auto", **more: Any) -> ModelRequest:
         (True, asked(), True, True),
         (True, asked(tools=[look]), False, True),
         (True, asked(tools=[look], answer_only=True), True, True),
+        (True, asked(tools=[look], mending=True), True, True),
         (True, asked(tools=[look], mode="schema"), True, False),
     ],
 )
@@ -271,3 +272,28 @@ async def test_any_other_refusal_is_what_it_is():
 
     with pytest.raises(ModelError, match="seed"):
         await Shapes(custom=False).asking(ask, asked())
+
+
+async def test_a_server_that_can_not_do_both_is_held_to_the_schema_where_there_are_no_tools():
+    shapes, sent = Shapes(custom=True), []
+
+    async def ask(request: ModelRequest) -> ModelReply:
+        sent.append((bool(request.tools), request.output is not None))
+        if request.output and request.tools:
+            raise ModelError("bad_request", "Cannot use custom grammar constraints with tools.")
+        return ModelReply(text=FITS)
+
+    await shapes.asking(ask, asked(tools=[look], mode="schema"))
+    await shapes.asking(ask, asked(tools=[look], mode="schema"))
+    await shapes.asking(ask, asked(mode="schema"))
+    assert sent == [(True, True), (True, False), (True, False), (False, True)]
+
+
+def test_only_after_a_complaint_about_an_answer_it_is_to_be_mended():
+    def said(text: str, source: Any) -> UserMessage:
+        return UserMessage(role="user", content=text, source=source)
+
+    assert turns.is_mending([said(f"Your last answer is not JSON. {turns.AGAIN}", "runtime")])
+    assert not turns.is_mending([said(turns.AGAIN, "user")])
+    assert not turns.is_mending([said(turns.EMPTY, "runtime")])
+    assert not turns.is_mending([])
