@@ -97,8 +97,9 @@ def _size(data: str) -> str:
 
 def _structured(result: Any) -> JSON:
     """Return the structured content; what is no object is wrapped in one by older servers, as `result` alone."""
-    found: Any = result.structured_content
-    return found["result"] if isinstance(found, dict) and set(cast("dict[str, JSON]", found)) == {"result"} else found
+    found: JSON = result.structured_content
+    fields = cast("dict[str, JSON]", found) if isinstance(found, dict) else {}
+    return fields["result"] if set(fields) == {"result"} else cast("JSON", found)
 
 
 def _say_the_same(texts: Sequence[str], structured: JSON) -> bool:
