@@ -7,6 +7,7 @@ stage that it is before and after its effect, and so does the store of what it k
 import asyncio
 import json
 import os
+import re
 import socket
 from contextlib import closing
 from uuid import uuid4
@@ -14,7 +15,7 @@ from uuid import uuid4
 from pydantic import BaseModel
 from temporalio import activity
 
-from perdure import Agent, Done, Limits, NotDone, ToolContext, ask_user, tool
+from perdure import Agent, Done, Limits, NotDone, Plan, ToolContext, ask_user, tool
 from perdure.activities.providers import register
 from perdure.activities.stores.sql import SQLStore
 from perdure.messages import AssistantMessage
@@ -165,10 +166,11 @@ if "CHAOS_STAGE" in os.environ:  # in a worker, not where the agent is only look
 
 
 def _task(said):
-    """Return the task that is said; a member of a team is told of an event, by which it knows its own."""
-    told = next((line for line in said.splitlines() if line.startswith("{")), said)
-    task = json.loads(told)
-    return task if "run" in task else json.loads(task.get("text") or task["what"])
+    """Return the task that is said; who does a step of a plan, or is told of an event by a team, knows its own by it."""
+    told = json.loads(next((line for line in said.splitlines() if line.startswith("{")), said))
+    if step := re.search(r"^Your step \((.*?)\)", said, re.MULTILINE):
+        return {"run": activity.info().workflow_id, "replies": told["steps"][step[1]]}
+    return told if "run" in told else json.loads(told.get("text") or told["what"])
 
 
 class PlayedModel:
@@ -185,7 +187,8 @@ class PlayedModel:
             await tell("at", run=activity.info().workflow_id, point="summary")
             return ModelReply(text="A book was studied.")
         task = _task(request.messages[0].content)
-        turn = 1 + request.hidden + sum(isinstance(message, AssistantMessage) for message in request.messages)
+        replies = [message for message in request.messages if isinstance(message, AssistantMessage)]
+        turn = 1 + request.hidden + sum(message.source == "model" for message in replies)
         name, run = f"model {turn}", task["run"]
         await tell("at", run=run, point=f"{name} before")
         await tell("effect", run=run, tool=name, key=f"{run} {uuid4()}", call="", idempotent=False)
@@ -203,6 +206,7 @@ chaos = Agent("chaos", "played:task", tools=TOOLS, compensate_on=["cancelled", "
 mate = Agent("mate", "played:task", tools=[one for one in TOOLS if one.name in ("charge", "pay_probed", "read")])
 desk = Agent("desk", "played:task", tools=[TOOLS[3]], handoffs=[mate])
 boss = Agent("boss", "played:task", tools=[mate.as_tool("Does a part of it.")])
+planner = Agent("planner", "played:task", tools=mate.tools, strategy=Plan())
 
 
 class Found(BaseModel):

@@ -31,6 +31,7 @@ from perdure.client import RunHandle
 from perdure.models import ModelRequest
 from perdure.notices import OCCASIONS, Occasion
 from perdure.strategies.graph import END, START, ApprovalNode, Branch, Edge, Graph, Join, Node
+from perdure.strategies.plan import Plan
 from perdure.strategies.team import Member, Team
 from perdure.times import When
 
@@ -97,6 +98,21 @@ def asks_its_mate(request: ModelRequest) -> Any:
     if request.instructions == "Mate.":
         return calls(call("look", where="attic"))
     return calls(call("mate", task="Look in the attic."))
+
+
+def plans_and_looks(request: ModelRequest) -> Any:
+    """Plan, as who leads; or else do a step of the plan, by looking."""
+    if "keep_plan" in {one.name for one in request.tools}:
+        return "All was seen." if request.answer_only else calls(call("keep_plan"))
+    if "plan" in {one.name for one in request.tools}:
+        return calls(call("plan", steps=[planned("attic")]))
+    seen = any(message.role == "tool" for message in request.messages)
+    return "Nothing there." if seen else calls(call("look", where="attic"))
+
+
+def planned(name: str, *needs: str) -> dict[str, Any]:
+    """Return a step of a plan."""
+    return {"id": name, "goal": f"Look into the {name}.", "depends_on": list(needs), "tools": ["look"]}
 
 
 class Sighting(BaseModel):
@@ -379,6 +395,14 @@ async def pause(handle: RunHandle, client: Client) -> None:
     await handle.pause(by="ann", reason="lunch")
     await handle.approve(by="ann")
     await client.temporal.get_workflow_handle(handle.id).signal("resume", {"by": "ben", "add": {"steps": 2}})
+
+
+async def edit_plan(handle: RunHandle, client: Client) -> None:
+    """Approve a plan with one step more, and a third one that needs both."""
+    del client
+    await until(handle, "approval_requested")
+    steps = [planned("attic"), planned("cellar"), planned("hall", "attic", "cellar")]
+    await handle.approve(by="ann", arguments={"steps": steps})
 
 
 async def top_up(handle: RunHandle, client: Client) -> None:
@@ -673,6 +697,12 @@ SCENARIOS = {
         [sell, look],
         hand_over,
         {"handoffs": [Agent("mate", "script:handed_off", tools=[paint], handoffs=["subject"])]},
+    ),
+    "planned": Scenario(
+        [plans_and_looks, plans_and_looks, plans_and_looks],
+        [look],
+        edit_plan,
+        {"limits": Limits(steps=30), "strategy": Plan(approve=True)},
     ),
     "team": Scenario(
         [tells_its_team, in_a_team, "All done."],
