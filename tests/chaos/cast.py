@@ -166,7 +166,7 @@ if "CHAOS_STAGE" in os.environ:  # in a worker, not where the agent is only look
 
 
 def _task(said):
-    """Return the task that is said; who does a step of a plan, or is told of an event by a team, knows its own by it."""
+    """Return the task that is said; who does a step of a plan, or is told of an event, knows its own by that."""
     told = json.loads(next((line for line in said.splitlines() if line.startswith("{")), said))
     if step := re.search(r"^Your step \((.*?)\)", said, re.MULTILINE):
         return {"run": activity.info().workflow_id, "replies": told["steps"][step[1]]}
