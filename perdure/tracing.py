@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from perdure.messages import JSON, Content, Data, Usage
+from perdure.strategies.planning import STEP
 
 SpanKind = Literal[
     "run",
@@ -74,12 +75,18 @@ class Span(Data):
     spans: list[Span] = Field(default_factory=list["Span"])
 
     @property
+    def _called(self) -> str:
+        """The tool's name; of a step of a plan, which step it is."""
+        step = (self.input or {}).get("step") if self.run and self.name == STEP else None
+        return f"{self.name} {step}" if isinstance(step, str) else self.name
+
+    @property
     def title(self) -> str:
         """What it is, in a few words."""
         words = {
             "request": f"request {self.attempt}",
             "attempt": f"attempt {self.attempt}",
-            "tool": f"{self.call} {self.name}",
+            "tool": f"{self.call} {self._called}",
             "approval": "approval",
             "question": "question to a person",
             "doubt": "in doubt",

@@ -413,4 +413,11 @@ async def test_the_example_plans_amends_and_ends(stage):
     await handle.approve(asked.call)
     done = await stage.end(handle)
     assert "270 euros" in done.result.text
+    titles = [span.title for turn in (await handle.trace()).root.spans for span in turn.spans]
+    assert [title for title in titles if " step " in title] == [
+        "2.1 step train",
+        "2.2 step hotel",
+        "4.1 step flight",
+        "6.1 step sum",
+    ]
     assert statuses(done) == {"train": "done", "hotel": "done", "flight": "done", "sum": "done"}
