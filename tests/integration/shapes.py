@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from perdure import Agent, Limits
+from perdure.strategies.graph import END, START, Branch, Edge, Graph, Node
 from perdure.strategies.team import Member, Team
 from perdure.testing import ScriptedModel
 from perdure.tools import Tool
@@ -60,4 +61,35 @@ def team(stage: Any, look: Tool, book: Tool) -> Agent:
     return agent
 
 
-SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (react, sub_agent, handoff, team)}
+class Booking(BaseModel):
+    """State of a graph."""
+
+    fine: str = ""
+    booked: str = ""
+
+
+def graph(stage: Any, look: Tool, book: Tool) -> Agent:
+    """A graph looks, and goes on to another one that books, in a run of its own."""
+    nodes = [Node("book", book, given={"seat": "1A"}, writes="booked")]
+    edges = [Edge(START, "book"), Edge("book", END)]
+    clerk = stage.agent(
+        ["-"], name="clerk", variables=Booking, strategy=Graph(Booking, nodes=nodes, edges=edges, answer="{booked}")
+    )
+    outer = Graph(
+        Booking,
+        nodes=[
+            Node("look", look, given={"place": "Rome"}, writes="fine"),
+            Node("clerk", clerk, writes="booked"),
+        ],
+        edges=[
+            Edge(START, "look"),
+            Branch("look", lambda state: "fine" in state.fine, {True: "clerk"}, otherwise=END),
+            Edge("clerk", END),
+        ],
+        answer="{booked}",
+    )
+    agent: Agent = stage.agent(["never asked"], variables=Booking, strategy=outer, limits=Limits(steps=40))
+    return agent
+
+
+SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (react, sub_agent, handoff, team, graph)}
