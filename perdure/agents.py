@@ -145,7 +145,7 @@ class Agent:
             raise AgentError(f"Agent {self.name!r}: memory has to be True, False or a Memory, not {self.memory!r}.")
         self._check_context()
         handed = {handoff.spec.name for handoff in handing_over(self)}
-        strangers = set(self.rules.tools) - {tool.name for tool in [*self.own_tools, *self.toolset]} - handed
+        strangers = set(self.rules.tools) - {tool.name for tool in [*self.tools, *self.toolset]} - handed
         if strangers and not self.servers:  # what servers offer is known to runs
             raise AgentError(f"Agent {self.name!r}: approval names unknown tools: {', '.join(sorted(strangers))}.")
         try:
@@ -177,25 +177,29 @@ class Agent:
             if not isinstance(tool, Tool | MCPServer):  # pyright: ignore[reportUnnecessaryIsInstance] # they forget @tool
                 raise AgentError(f"Agent {self.name!r}: {tool!r} is not a tool; decorate the function with @tool.")
         seen: set[str] = set()
-        for tool in self.toolset:
+        for tool in self._given:
             if tool.name in seen:
                 raise AgentError(f"Agent {self.name!r} has two tools named {tool.name!r}; rename one with name=.")
             seen.add(tool.name)
 
     @cached_property
+    def _given(self) -> Sequence[Tool | MCPServer]:
+        return tuple(self.strategy.tools(self)) if self.strategy else self.tools
+
+    @cached_property
     def toolset(self) -> Sequence[Tool]:
-        """What calls of its runs can be: its tools, or what its strategy makes of them."""
-        return tuple(self.strategy.tools(self)) if self.strategy else self.own_tools
+        """What calls of its runs can be: its tools, or what its strategy makes of them; without those of servers."""
+        return tuple(tool for tool in self._given if isinstance(tool, Tool))
+
+    @cached_property
+    def servers(self) -> Sequence[MCPServer]:
+        """The MCP servers whose tools its runs list: its own, as far as its strategy leaves them to it."""
+        return tuple(server for server in self._given if isinstance(server, MCPServer))
 
     @property
     def own_tools(self) -> list[Tool]:
         """Its tools, without those of servers."""
         return [tool for tool in self.tools if isinstance(tool, Tool)]
-
-    @property
-    def servers(self) -> list[MCPServer]:
-        """The MCP servers whose tools are its own."""
-        return [server for server in self.tools if isinstance(server, MCPServer)]
 
     @property
     def rules(self) -> Approval:

@@ -19,6 +19,7 @@ from perdure.policies import AgentSpec, StrategySpec
 
 if TYPE_CHECKING:
     from perdure.agents import Agent
+    from perdure.mcp import MCPServer
     from perdure.tools import Tool
 
 __all__ = ["Answer", "Ask", "Directed", "Do", "Fail", "Move", "Situation", "Strategy", "StrategySpec"]
@@ -174,7 +175,7 @@ class Strategy(Protocol):
         """
         ...
 
-    def tools(self, agent: Agent) -> Sequence[Tool]:
+    def tools(self, agent: Agent) -> Sequence[Tool | MCPServer]:
         """Return all that calls of the agent's runs can be: of its own tools, and of what the strategy adds."""
         ...
 

@@ -18,6 +18,14 @@ PLAIN = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
 READS = {"readOnlyHint": True}
 
 
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Desk:
     """A folder that tells a plain server what to offer, and is told what it did."""
 
@@ -43,7 +51,15 @@ class Desk:
 
     @property
     def pids(self):
-        return [int(pid) for pid, what in self.journal if what == "starts"]
+        return [int(pid) for pid, what in self.journal if what.startswith("starts")]
+
+    async def kill(self):
+        """Kill the server that was started last, and wait until it and its leash are gone."""
+        pid, what = [(pid, what) for pid, what in self.journal if what.startswith("starts")][-1]
+        os.kill(int(pid), signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while any(is_there(one) for one in (int(pid), int(what.split()[1]))):
+                await asyncio.sleep(0.02)
 
     async def until(self, word, times=1):
         async with asyncio.timeout(30):
@@ -141,7 +157,7 @@ async def test_an_effect_whose_server_dies_meanwhile_is_in_doubt(stage, desk):
     await stage.serve(agent)
     handle = await stage.start_again(agent)
     await desk.until("holds")
-    os.kill(desk.pids[0], signal.SIGKILL)
+    await desk.kill()
     await stage.until_status(handle, "waiting_decision")
     desk.let_go()
     await handle.settle("1.1", "not-done", by="Ann")
@@ -157,7 +173,7 @@ async def test_a_read_whose_server_dies_meanwhile_is_asked_once_more(stage, desk
     handle = await stage.start_again(agent)
     await desk.until("holds")
     desk.let_go()
-    os.kill(desk.pids[0], signal.SIGKILL)
+    await desk.kill()
     done = await stage.end(handle)
     assert [(one.status, one.content) for one in done.results] == [("ok", "held")]
     assert len(desk.said("call hold")) in (1, 2)
@@ -169,7 +185,7 @@ async def test_a_server_that_died_between_two_calls_is_started_anew(stage, desk)
     await stage.serve(agent)
     handle = await stage.start_again(agent)
     await stage.until(handle, "approval_requested")
-    os.kill(desk.pids[0], signal.SIGKILL)
+    await desk.kill()
     for call in ("1.1", "2.1"):
         await stage.until(handle, lambda event, call=call: event.type == "approval_requested" and event.call == call)
         await handle.approve(call, by="Ann")

@@ -112,7 +112,7 @@ def answer(message):
         send({"id": message["id"], "error": {"code": -32601, "message": f"{method} is not known"}})
 
 
-note("starts")
+note("starts", os.getppid())
 sys.stderr.write("plain server starts\n")
 for line in sys.stdin:
     answer(json.loads(line))
