@@ -13,7 +13,7 @@ from typing import Any, Literal
 from perdure.errors import AgentError, ToolDefinitionError
 from perdure.policies import Effect, McpServerSpec, McpTool, ToolSpec
 from perdure.reports import Listed
-from perdure.results import clean
+from perdure.results import clean, short
 from perdure.schemas import sentence
 from perdure.sensitive import Secret, unnameable
 from perdure.tool_checks import check, checked_schema
@@ -239,6 +239,9 @@ LARGEST = 1_000_000
 """Bytes of one server's tools that a run takes."""
 
 
+_MOST_NOTES = 50
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A tool as its server describes it."""
@@ -264,8 +267,9 @@ def listed(server: McpServerSpec, offers: Sequence[Offer], taken: Iterable[str])
         name = f"{server.name}_{offer.name}" if own in names else own
         try:
             tool = _tool(server, offer, clean(name))
-        except ToolDefinitionError as error:
-            notes.append(str(error))
+        except (ToolDefinitionError, RecursionError) as error:
+            why = "its JSON Schema is nested too deeply." if isinstance(error, RecursionError) else str(error)
+            notes.append(f"Tool {offer.name!r} is left out: {why.removeprefix(f'Tool {name!r}: ')}")
             continue
         size += len(json.dumps(tool.parameters)) + len(tool.description)
         if name in names or size > LARGEST:
@@ -274,7 +278,7 @@ def listed(server: McpServerSpec, offers: Sequence[Offer], taken: Iterable[str])
             continue
         names.add(name)
         tools.append(tool)
-    return Listed(server=server.name, tools=tools, notes=notes)
+    return Listed(server=server.name, tools=tools, notes=[short(note) for note in notes[:_MOST_NOTES]])
 
 
 def _wanted(server: McpServerSpec, name: str) -> bool:

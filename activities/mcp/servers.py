@@ -6,6 +6,7 @@ One that has crashed is started anew for the call that comes next. They are spok
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from collections.abc import AsyncGenerator, Coroutine, Mapping
@@ -58,6 +59,7 @@ class Line:
         self.server = server
         self.private: dict[str, str] = {}
         self.users = 0
+        self.left = 0.0
         self.places = asyncio.Semaphore(server.concurrency)
         self._secrets = secrets
         self._connecting = asyncio.Lock()
@@ -177,6 +179,7 @@ class Place:
         line, self._line = self._line, None
         if line:
             line.users -= 1
+            line.left = asyncio.get_running_loop().time()
             line.places.release()
 
     async def offers(self) -> list[Offer]:
@@ -231,8 +234,9 @@ class Servers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End them all."""
-        await asyncio.wrap_future(self._toolbox.submit(self._close()))
+        """End them all, as far as a tool that blocks their loop lets them be."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(self._toolbox.submit(self._close())), 2 * _ENDING_SECONDS)
 
     async def _close(self) -> None:
         lines, self._lines = list(self._lines.values()), {}
@@ -289,7 +293,8 @@ class Servers:
 
     def _forget(self, key: tuple[MCPServer, str], line: Line) -> None:
         """Close what was made for one run, unless it is used again."""
-        if self._lines.get(key) is line and not line.users:
+        rested = asyncio.get_running_loop().time() - line.left > _IDLE_SECONDS - 1
+        if self._lines.get(key) is line and not line.users and rested:
             del self._lines[key]
             _closing.add(task := asyncio.ensure_future(line.aclose()))
             task.add_done_callback(_closing.discard)

@@ -467,6 +467,7 @@ _MARKS = frozenset(
             "run_started",
             "worker_took_over",
             "told",
+            "tools_listed",
             "model_failed",
             "budget_warning",
             "approval_reminder",
@@ -492,6 +493,8 @@ def words_of(event: ev.Event) -> str:
             return event.message
         case ev.HandedOff():
             return f"{event.agent} to {event.to}"
+        case ev.ToolsListed():
+            return event.problem or ", ".join(f"{len(names)} of {server}" for server, names in event.tools.items())
         case ev.ApprovalReminder():
             return STAGED if event.call == STAGED else event.name
         case _:

@@ -143,8 +143,19 @@ def test_what_can_be_no_tool_is_left_out_with_the_reason():
     found = listed(server(effects={"ghost": "read"}).spec, [*broken, Offer("y", "", SCHEMA)], ())
     assert [one.name for one in found.tools] == ["y", "files_y"]
     assert "effects names what the server does not offer: ghost." in found.notes
-    assert any("'x'" in note for note in found.notes)
+    assert any(note.startswith("Tool 'x' is left out: its JSON Schema is not valid") for note in found.notes)
     assert any("the name 'files_y' is taken" in note for note in found.notes)
+
+
+def test_a_schema_that_is_nested_too_deeply_or_points_elsewhere_is_left_out():
+    deep: dict[str, Any] = {"type": "object"}
+    for _ in range(3_000):
+        deep = {"type": "object", "properties": {"a": deep}}
+    elsewhere = {"type": "object", "properties": {"a": {"$ref": "http://elsewhere/schema"}}}
+    found = listed(server().spec, [Offer("a", "A.", deep), Offer("b", "B.", elsewhere), OFFERS[0]], ())
+    assert [one.name for one in found.tools] == ["look"]
+    assert "nested too deeply" in found.notes[0]
+    assert "points to nothing in the schema itself" in found.notes[1]
 
 
 def test_a_server_that_offers_too_much_is_cut_off():
