@@ -23,6 +23,7 @@ from perdure.activities.compacting import CompactActivities
 from perdure.activities.control import cancel_run
 from perdure.activities.conversations import Conversations
 from perdure.activities.edge import Edge
+from perdure.activities.hooking import Hooks
 from perdure.activities.keychecks import admit
 from perdure.activities.learning import Learning
 from perdure.activities.mcp import (
@@ -119,24 +120,32 @@ async def serving(client: Client, agents: Sequence[Agent], task_queue: str, sett
         edge = Edge(settings)
         learning = Learning(client, store, store, edge, load)
         private = Acquaintance(client, load)
-        models = ModelActivities(client, by_name, conversations, toolbox.run, edge, private, broadcast=broadcast)
+        hooked = Hooks(by_name, toolbox)
+        known = (client, by_name, conversations, toolbox.run, edge, private)
+        models = ModelActivities(*known, broadcast=broadcast, hooks=hooked)
         beside_it = (conversations, settings, Spilling(store), recollection)
         safe = Safe(store, settings)
-        tools = ToolActivities(by_name, toolbox, *beside_it, safe=safe, acquaintance=private, servers=servers)
-        notices = Notices(client, settings)
+        tools = ToolActivities(
+            by_name, toolbox, *beside_it, safe=safe, acquaintance=private, servers=servers, hooks=hooked
+        )
+        notices = Notices(client, settings, hooked)
         sessions = SessionActivities(client, Sessions(client, store), _beginner(client, by_name, task_queue, settings))
         tracing = copies.tracing(telemetry, store)
         live_copies = [copies.of_events(store, log), *tracing]
         meanwhile = Meanwhile(client, live_copies, going_on(task_queue), settings.copy_every.total_seconds())
         common = {**_common(settings), "interceptors": [Noting(meanwhile)]}
         others: list[Callable[..., Any]] = [
-            Afterwards(client, store, [*copies.every(store, settings, log), *tracing]).archive,
+            Afterwards(client, store, [*copies.every(store, settings, log), *tracing, hooked.copy()]).archive,
             sessions.end_turn,
             Archivist(client, conversations, store).put_away,
             *(recollection.recall, learning.remember, ToolLists(servers, safe).list_tools),
             *(notices.notify, notices.end_notice),
         ]
-        calls: list[Callable[..., Any]] = [models.model, CompactActivities(models, edge, store).compact, learning.learn]
+        calls: list[Callable[..., Any]] = [
+            models.model,
+            CompactActivities(models, edge, store, hooked).compact,
+            learning.learn,
+        ]
         workers = [
             _worker(client, task_queue, models, tools, others, settings, common),
             *_model_workers(client, task_queue, calls, by_name, settings, common),

@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 from perdure.activities import windows
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
+from perdure.activities.hooking import Hooks
 from perdure.activities.model import ModelActivities, guarded, request_of
 from perdure.activities.stores import Blobs, run_owner
 from perdure.activities.stores.patience import patiently
@@ -42,9 +43,11 @@ class CompactActivities:
         models: Knows the runs' conversations.
         edge: Writes summaries.
         blobs: Where what is shown in short is kept whole.
+        hooks: Called before and after.
     """
 
-    def __init__(self, models: ModelActivities, edge: Edge, blobs: Blobs) -> None:
+    def __init__(self, models: ModelActivities, edge: Edge, blobs: Blobs, hooks: Hooks | None = None) -> None:
+        self._hooks = hooks
         self._models = models
         self._edge = edge
         self._blobs = blobs
@@ -57,7 +60,11 @@ class CompactActivities:
             ApplicationError: To be tried again where that may help; else of the `ModelError`'s kind.
         """
         async with heartbeats() as pulse:
+            if self._hooks:
+                await self._hooks.compacting("before_compaction", request.agent, request.step, request.why)
             report = await guarded(pulse, lambda: self._report(request, pulse), _broken_off)
+            if self._hooks:
+                await self._hooks.compacting("after_compaction", request.agent, request.step, report.entry)
         if report.entry:
             self._models.remember(report.entry)
         return report

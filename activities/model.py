@@ -19,6 +19,7 @@ from perdure.activities.attempts import costs_of
 from perdure.activities.conversations import Conversations, asking
 from perdure.activities.edge import Edge
 from perdure.activities.heartbeats import Pulse, Tried, heartbeats
+from perdure.activities.hooking import Hooks
 from perdure.activities.judging import Run, judge_edit, judge_reply
 from perdure.activities.live import Voice
 from perdure.agents import Agent
@@ -59,6 +60,7 @@ class ModelActivities:
         edge: What all runs of the worker share.
         acquaintance: Learns what is private.
         broadcast: Where those who watch are told what a model writes; None: nowhere.
+        hooks: Called before and after.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class ModelActivities:
         acquaintance: Acquaintance,
         *,
         broadcast: Broadcast | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
+        self._hooks = hooks
         self._client = client
         self._agents = agents
         self._conversations = conversations
@@ -89,9 +93,17 @@ class ModelActivities:
                 `budget` or `price_unknown`: the run can't afford the call.
         """
         async with heartbeats() as pulse:
-            turn = await guarded(pulse, lambda: self._turn(request, pulse), _broken_off)
+            turn = await guarded(pulse, lambda: self._hooked(request, pulse), _broken_off)
             self.remember(turn.message)
             return turn
+
+    async def _hooked(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
+        if self._hooks and request.step == 1:
+            await self._hooks.starting(request.agent)
+        turn = await self._turn(request, pulse)
+        if not self._hooks or not self._hooks.at("after_model", request.agent) or turn.finish == "full":
+            return turn
+        return _recordable(await self._hooks.after_model(request.agent, request.step, turn))
 
     async def _turn(self, request: ModelInput, pulse: Pulse) -> ModelTurn:
         """Return the next turn: what the strategy that leads the run decides, or what the model replies."""
@@ -112,6 +124,9 @@ class ModelActivities:
         spec, entries = talk.spec, talk.entries
         messages = windows.shown(talk.strategy, entries)
         asked = leading.request_with(wanted, request_of(talk, request, messages))
+        if self._hooks:
+            added = await self._hooks.before_model(request.agent, request.step, asked.messages)
+            asked = leading.request_with(Ask(note=talk.book.text(added)), asked)
         health = ContextHealth(
             tokens=self._edge.tokens(spec.model, asked), window=windows.window_of(spec, request.window)
         )

@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 from perdure import extensions
 from perdure.activities.ends import soon, until_ended
 from perdure.activities.heartbeats import heartbeats
+from perdure.activities.hooking import Hooks
 from perdure.errors import PerdureError
 from perdure.notices import Notice, Notifier, body, ending, headers, key_of
 from perdure.results import words
@@ -41,13 +42,15 @@ class Notices:
 
     Args:
         client: To read how runs have ended.
+        hooks: Told of runs that wait.
 
     Raises:
         PerdureError: If the secret is none.
         ExtensionError: If what the settings name is not there, or can't be loaded.
     """
 
-    def __init__(self, client: Client, settings: Settings) -> None:
+    def __init__(self, client: Client, settings: Settings, hooks: Hooks | None = None) -> None:
+        self._hooks = hooks
         self._client = client
         self._url, self._command = settings.notify_url, settings.notify_command
         self._key = secret_of(settings)
@@ -63,15 +66,29 @@ class Notices:
         notice = request.notice
         content = content_of(notice)
         async with heartbeats():
-            problems = [problem for problem in await self._delivered(notice.id, content) if problem]
+            hooked = await self._hooked(notice, content)
+            alone = hooked and not self._addressed
+            problems = [] if alone else [one for one in await self._delivered(notice.id, content) if one]
         if problems:
             text = redaction.current().text(" ".join(problems))
             _log.warning("notice %s was not delivered: %s", notice.id, text)
             raise ApplicationError(text, type="not_delivered", non_retryable=problems == [_REFUSED])
 
+    @property
+    def _addressed(self) -> bool:
+        return bool(self._url or self._command or self._others)
+
+    async def _hooked(self, notice: Notice, content: bytes) -> bool:
+        """Tell the agent's hooks that a run waits, once where others are told as well; return whether it has any."""
+        if notice.occasion != "waiting" or not self._hooks or not self._hooks.at("on_waiting", notice.agent):
+            return False
+        if activity.info().attempt == 1 or not self._addressed:
+            await self._hooks.waiting(notice.run_id, notice.agent, notice.step, json.loads(content)["data"])
+        return True
+
     async def _delivered(self, id: str, content: bytes) -> list[str]:
         """Return what did not work."""
-        if not self._url and not self._command and not self._others:
+        if not self._addressed:
             return ["This worker has neither PERDURE_NOTIFY_URL nor PERDURE_NOTIFY_COMMAND nor PERDURE_NOTIFY_BY."]
         sent = [_posted(self._url, id, content, self._key)] if self._url else []
         ran = [_executed(self._command, content)] if self._command else []

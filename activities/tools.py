@@ -23,6 +23,7 @@ from perdure.activities.breakers import breaker_of
 from perdure.activities.context import CallContext
 from perdure.activities.conversations import Conversations
 from perdure.activities.heartbeats import counted, given_up, heartbeats
+from perdure.activities.hooking import Hooks
 from perdure.activities.mcp.connections import NotSent
 from perdure.activities.mcp.servers import Servers, tool_of
 from perdure.activities.memory import Recollection
@@ -35,6 +36,7 @@ from perdure.activities.toolbox import Toolbox
 from perdure.activities.unlocked import Unlocked
 from perdure.agents import Agent
 from perdure.errors import ConnectionFailed, ToolError, VariableError
+from perdure.hooks import DENIED
 from perdure.messages import DEFAULT_WINDOW, JSON, ResultStatus, ToolMessage, ToolResult, parse_json
 from perdure.paging import fitting
 from perdure.policies import READ_RESULT, McpTool
@@ -63,6 +65,7 @@ class ToolActivities:
         recollection: What `search_memory` asks.
         safe: Where the secrets of runs are.
         acquaintance: Learns what is private.
+        hooks: Called before and after.
         servers: MCP servers, whose tools they are as well.
     """
 
@@ -78,7 +81,9 @@ class ToolActivities:
         safe: Safe,
         acquaintance: Acquaintance,
         servers: Servers,
+        hooks: Hooks | None = None,
     ) -> None:
+        self._hooks = hooks
         self._agents = agents
         self._toolbox = toolbox
         self._conversations = conversations
@@ -102,6 +107,8 @@ class ToolActivities:
                 secrets = await self._safe.unlock(call.secrets)
                 await self._acquaintance.with_call(call, self._agents.get(call.agent))
                 report = secrets.model(await self._report(self._find(call.agent, name), call, name, secrets))
+                if self._hooks and self._hooks.at("after_tool", call.agent):
+                    report = await self._hooks.after_tool(call, name, report)
         wrong = "" if report.result.status == "ok" else report.result.error_type or report.result.status
         signals.current().called(name, call.agent, (datetime.now(UTC) - began).total_seconds(), wrong)
         report = report.model_copy(update={"made": pulse.made})
@@ -175,10 +182,8 @@ class ToolActivities:
             return Raised(LeftBehind("The run was reset while it was under way."))
         if tool is None or tool.function is None:
             return NeverBegan(f"Tool {name!r} of agent {call.agent!r} is not there any more.", "removed")
-        if why := context.unfit():
-            return NeverBegan(why, "invalid_variables")
-        if why := context.secrets.lacks(tool.secrets):
-            return NeverBegan(why, "no_secret")
+        if hindered := await self._hindered(tool, call, context, name):
+            return hindered
         if call.effect == "unsafe" and await given_up():
             return NeverBegan("The worker learnt of the call too late.", "given_up")
         shaping = call.shaping if name == activity.info().activity_type else tool.spec.shaping
@@ -196,6 +201,15 @@ class ToolActivities:
                 return _never_began(error, call, name)
             case other:
                 return other
+
+    async def _hindered(self, tool: Tool, call: ToolInput, context: CallContext, name: str) -> NeverBegan | None:
+        """Return why an attempt is not made that could be; None where it is."""
+        if why := context.unfit():
+            return NeverBegan(why, "invalid_variables")
+        if why := context.secrets.lacks(tool.secrets):
+            return NeverBegan(why, "no_secret")
+        why = await self._hooks.before_tool(call, name) if self._hooks else ""
+        return NeverBegan(why, DENIED) if why else None
 
     @activity.defn(name=PROBE)
     async def probe(self, request: ProbeInput) -> ProbeReport:
@@ -244,7 +258,11 @@ class ToolActivities:
             context.undoes = request.call.key.removesuffix(UNDO_SUFFIX)
             function = functools.partial(tool.compensate, context, _returned(tool, content))
             body = _bound(tool, function, request.call, context, None)
+            if self._hooks:
+                await self._hooks.undoing("before_undo", request.call, request.tool)
             ended = await run_body(body, lambda value: _undone(value, context), context, self._toolbox, self._grace)
+            if self._hooks and _is_settled(ended):
+                await self._hooks.undoing("after_undo", request.call, request.tool, isinstance(ended, Returned))
         match without(secrets, ended):
             case Returned(report):
                 return secrets.model(report)
@@ -329,6 +347,11 @@ def bind(tool: Tool, arguments: Mapping[str, Any], context: CallContext, paramet
     return {**keywords, parameter: context} if parameter else keywords
 
 
+def _is_settled(ended: Ended[Any]) -> bool:
+    """Return whether an attempt to undo is the last one."""
+    return isinstance(ended, Returned) or (isinstance(ended, Raised) and isinstance(ended.error, ToolError))
+
+
 def _returned(tool: Tool, content: str) -> JSON:
     """Return what a tool returned, of which the run has the text."""
     if tool.function and get_type_hints(tool.function).get("return") is str:
@@ -395,7 +418,8 @@ def report_of(
         case NeverBegan(message, error_type) if _tried_before(call):
             return _unknown(call, name, f"An earlier attempt may have done it. {message}", error_type, deadline)
         case NeverBegan(message, error_type):
-            return _result(call, name, "error", f"{message} Nothing was executed.", error_type=error_type)
+            status: ResultStatus = "denied" if error_type == DENIED else "error"
+            return _result(call, name, status, f"{message} Nothing was executed.", error_type=error_type)
         case Raised(ToolError() as error):
             return _result(call, name, "error", error.message, error_type=error.error_type, suggestion=error.suggestion)
         case Raised(error) if isinstance(error, not_done) and not _tried_before(call):

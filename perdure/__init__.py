@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from perdure.handoffs import (
         Handoff,
     )
+    from perdure.hooks import Hook
     from perdure.mcp import (
         MCPServer,
     )
@@ -52,6 +53,7 @@ __all__ = [
     "Done",
     "FilePart",
     "Handoff",
+    "Hook",
     "ImagePart",
     "Limits",
     "MCPServer",
@@ -101,6 +103,7 @@ _NAMES = {
         "VariableError",
     ),
     "handoffs": ("Handoff",),
+    "hooks": ("Hook",),
     "mcp": ("MCPServer",),
     "memory": ("Memory",),
     "messages": ("FilePart", "ImagePart", "RunResult", "TextPart", "Usage"),

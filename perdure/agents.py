@@ -19,6 +19,8 @@ from perdure.context import ContextStrategy
 from perdure.errors import AgentError
 from perdure.handoffs import Handoff, network, with_network
 from perdure.handoffs import declared as handing_over
+from perdure.hooks import Hook
+from perdure.hooks import declared as hooking
 from perdure.mcp import MCPServer, predicate
 from perdure.memory import Memory, MemoryIndex
 from perdure.messages import JSON, Content, Data, content_hash
@@ -105,6 +107,7 @@ class Agent:
             `RunResult.output` is then plain data that fits, and `RunResult.output_as` an instance. Default None: text.
         handoffs: Agents to which it may pass the conversation, in the same run: its model gets a tool
             `transfer_to_NAME` for each. An agent, a `Handoff`, or the name of one among them, so that it can hand back.
+        hooks: What is called before and after each phase of its runs; see `perdure.hooks.Hook`.
 
     Raises:
         AgentError: If the name is not usable, or two tools have one name.
@@ -127,6 +130,7 @@ class Agent:
     conceal: bool = False
     output_type: Any = None
     handoffs: Sequence[Agent | Handoff | str] = ()
+    hooks: Sequence[Hook] = ()
     source: str = field(default_factory=_defining_file, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -242,6 +246,7 @@ class Agent:
             context=self._context,
             output=self._output,
             mcp=[server.spec for server in self.servers],
+            hooks=hooking(self.name, self.hooks),
         )
 
     @property

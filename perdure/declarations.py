@@ -431,6 +431,7 @@ class AgentDeclaration(Declared):
         | None
     ) = None
     output_type: ImportPath | None = None
+    hooks: list[Named] = Field(default_factory=list[str])
     handoffs: list[
         Annotated[
             Annotated[str, Tag("=text")] | Annotated[HandoffEntry, Tag("=mapping")],

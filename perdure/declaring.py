@@ -142,6 +142,7 @@ class _Making:
             "strategy": self._strategy(said.strategy),
             "output_type": self._found(["output_type"], said.output_type),
             "handoffs": [self._handoff(["handoffs", at], one) for at, one in enumerate(said.handoffs)],
+            "hooks": [self._hook(["hooks", at], one) for at, one in enumerate(said.hooks)],
             "source": str(self._path),
         }
         plain = said.model_dump(exclude=set(options), exclude_unset=True)
@@ -272,6 +273,10 @@ class _Making:
         if isinstance(said, ContextEntry):
             return ContextPolicy(**said.given())
         found = self._named(["context"], "context", said)
+        return found() if isinstance(found, type) else found
+
+    def _hook(self, at: Place, said: str) -> Any:
+        found = self._named(at, "hooks", said)
         return found() if isinstance(found, type) else found
 
     def _strategy(self, said: str | StrategyEntry | None) -> Any:

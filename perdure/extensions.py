@@ -20,13 +20,14 @@ from typing import Any, Literal, cast, get_args
 
 from perdure.context import ContextStrategy
 from perdure.errors import ExtensionError
+from perdure.hooks import Hook
 from perdure.memory import MemoryIndex
 from perdure.notices import Notifier
 from perdure.policies import ContextPolicy
 from perdure.strategies import Strategy
 from perdure.tools import Tool
 
-Kind = Literal["models", "stores", "context", "memory", "notices", "tools", "strategies"]
+Kind = Literal["models", "stores", "context", "memory", "notices", "tools", "strategies", "hooks"]
 """What can be added; the group of its entry points is `perdure.KIND`."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -67,8 +68,8 @@ def names(kind: Kind) -> set[str]:
 def load(kind: Kind, name: str) -> Any:
     """Return the extension of that name, once it is known to be what it says.
 
-    `tools` is a list of tools; `context`, `memory` and `notices` are objects; `models`, `stores` and `strategies` are
-    what makes such an object, given a name and settings, the settings, and options.
+    `tools` is a list of tools; `context`, `memory`, `notices` and `hooks` are objects; `models`, `stores` and
+    `strategies` are what makes such an object, given a name and settings, the settings, and options.
 
     Raises:
         ExtensionError: If there is none, or several, or it can't be loaded, or is something else; one sentence.
@@ -157,6 +158,13 @@ def _notices(found: Any) -> Notifier:
     return made
 
 
+def _hooks(found: Any) -> Hook:
+    made: Any = _made(found)
+    if not isinstance(made, Hook):
+        raise TypeError("it has to be derived from Hook")
+    return made
+
+
 def _strategies(found: Any) -> Callable[..., Strategy]:
     lacks = [name for name in ("name", "spec", "tools", "move") if not hasattr(found, name)]
     if not inspect.isclass(found) or lacks:
@@ -185,4 +193,5 @@ _FITTING: dict[Kind, Callable[[Any], Any]] = {
     "notices": _notices,
     "tools": _tools,
     "strategies": _strategies,
+    "hooks": _hooks,
 }

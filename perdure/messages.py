@@ -133,9 +133,9 @@ Content = str | list[Part]
 
 
 class Problem(Data):
-    """Why a call can't be executed as the model wrote it. Nothing was done."""
+    """Why a call is not executed as the model wrote it. Nothing was done."""
 
-    error_type: Literal["invalid_json", "invalid_arguments", "unknown_tool", "cut_off"]
+    error_type: Literal["invalid_json", "invalid_arguments", "unknown_tool", "cut_off", "denied_by_hook"]
     message: str
     suggestion: str | None = None
 

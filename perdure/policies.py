@@ -357,6 +357,7 @@ class AgentSpec(Data):
         peers: All other agents that a run of it may be passed to, by name, each without peers of its own.
         entry: The agent that the conversation began with, where that is another one.
         mcp: Servers whose tools a run lists at its beginning. Default none.
+        hooks: Where each of its hooks is called, by the hook's name. Default none.
     """
 
     name: str
@@ -370,6 +371,7 @@ class AgentSpec(Data):
     compensate_on: list[End] = Field(default_factory=list[End])
     variables: VariablesSpec | None = None
     memory: MemoryPolicy | None = None
+    hooks: dict[str, list[str]] = Field(default_factory=dict[str, list[str]])
     strategy: StrategySpec | None = None
     output: OutputSpec | None = None
     handoffs: list[ToolSpec] = Field(default_factory=list[ToolSpec])
@@ -408,6 +410,11 @@ class AgentSpec(Data):
     def tool(self, name: str) -> ToolSpec | None:
         """Return the tool of that name, one of the runtime's own behind the agent's, or None."""
         return next((tool for tool in [*self.offered, READ_RESULT] if tool.name == name), None)
+
+    @property
+    def tells_of_waiting(self) -> bool:
+        """Whether a hook is to be told when a run begins to wait."""
+        return any("on_waiting" in edges for one in (self, *self.peers.values()) for edges in one.hooks.values())
 
     @property
     def writers(self) -> list[str]:

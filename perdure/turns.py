@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from perdure import budgets, handing, loops, pressure, settling, staging, variables
-from perdure.messages import Message, ToolCall, ToolResult, Usage, UserMessage, content_hash
+from perdure.hooks import DENIED
+from perdure.messages import Message, ResultStatus, ToolCall, ToolResult, Usage, UserMessage, content_hash
 from perdure.outcomes import close_call, end_turn, fold_if_all_closed, news_of, record_of, result_of
 from perdure.reports import ModelTurn
 from perdure.state import CallState, CallStatus, Generation, Outcome, RunState
@@ -77,7 +78,7 @@ def fold_turn(state: RunState, turn: ModelTurn, now: datetime) -> None:
     message = turn.message
     state.messages.append(message)
     state.text = message.text or state.text
-    usable = [call for call in message.calls if call.problem is None]
+    usable = [call for call in message.calls if call.problem is None or call.problem.error_type == DENIED]
     state.output = turn.output.value if turn.output else None
     said = turn.directed or (turn.finish in ("stop", "calls") and bool(message.text.strip()))
     fine = bool(usable) if message.calls else said and not turn.misfit
@@ -229,7 +230,8 @@ def _refusal(state: RunState, call: CallState, index: int) -> ToolResult | None:
     """Return the result of a call that is not executed at all, or None."""
     if problem := call.call.problem:
         text = f"{problem.message} Nothing was executed."
-        return result_of(call, "error", text, error_type=problem.error_type, suggestion=problem.suggestion)
+        status: ResultStatus = "denied" if problem.error_type == DENIED else "error"
+        return result_of(call, status, text, error_type=problem.error_type, suggestion=problem.suggestion)
     if state.closing:
         return result_of(call, "skipped", "Not executed: the limit of this run is reached.")
     limit = state.limits.calls_per_turn

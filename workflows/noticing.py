@@ -34,7 +34,8 @@ class Noticing:
 
     def __init__(self, request: RunRequest, state: RunState) -> None:
         self._request = request
-        self._waiting, self._budget = "waiting" in request.notify, "budget" in request.notify
+        self._waiting = "waiting" in request.notify or request.spec.tells_of_waiting
+        self._budget = "budget" in request.notify
         self._open: set[str] = set()
         self._near: set[str] = set()
         if request.executions:  # the execution before has told of what is open now

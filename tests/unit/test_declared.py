@@ -39,7 +39,7 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel
 
-from perdure import Agent, Done, tool
+from perdure import Agent, Done, Hook, tool
 from perdure.strategies import Ask, StrategySpec
 
 
@@ -82,6 +82,11 @@ async def things():
 class Vectors:
     async def search(self, query, facts, limit):
         return facts[:limit]
+
+
+class Guard(Hook):
+    def before_tool(self, at, call):
+        return None
 
 
 class Straight:
@@ -175,6 +180,7 @@ context: {window: 64000, keep_turns: 4}
 conceal: true
 strategy: {use: things:Straight, options: {turns: 2}}
 output_type: things:Trip
+hooks: [things:Guard]
 ---
 name: clerk
 model: openai:x
@@ -227,6 +233,7 @@ def test_every_kind_of_key_makes_what_python_makes_of_it():
         conceal=True,
         strategy=module.Straight(2),
         output_type=module.Trip,
+        hooks=[module.Guard()],
     )
     assert made.spec == same.spec
     assert made.hash == same.hash
