@@ -17,7 +17,7 @@ from perdure.cli import session
 from perdure.errors import ConnectionFailed
 from perdure.events import ApprovalRequested, Asked, InDoubt, Paused
 from perdure.steps import Wait, next_step
-from perdure.wire import COMPACT, JUDGE, MODEL, PROBE, PUT_AWAY, UNDO
+from perdure.wire import COMPACT, JUDGE, LIST_TOOLS, MODEL, PROBE, PUT_AWAY, UNDO
 
 if TYPE_CHECKING:
     from google.protobuf.timestamp_pb2 import Timestamp
@@ -141,6 +141,8 @@ def activity_words(kind: str, position: str) -> str:
             return f"look-up of call {position.partition('?')[0]}"
         case _ if kind == UNDO:
             return f"undoing of call {position.removeprefix('undo ')}"
+        case _ if kind == LIST_TOOLS:
+            return "listing of the tools of MCP servers"
         case _ if kind == PUT_AWAY:
             return "putting away of earlier messages"
         case _ if kind == JUDGE:

@@ -29,6 +29,7 @@ from perdure.wire import (
     CANCEL_RUN,
     COMPACT,
     JUDGE,
+    LIST_TOOLS,
     MODEL,
     PROBE,
     PUT_AWAY,
@@ -122,7 +123,7 @@ async def attempted(run_id: str, execution: str, events: Iterable[HistoryEvent],
 
 
 _BREATH = 100
-_NONE = (JUDGE, CANCEL_RUN, RECALL, PUT_AWAY)
+_NONE = (JUDGE, CANCEL_RUN, RECALL, LIST_TOOLS, PUT_AWAY)
 _BEFORE_IT_BEGAN = {"NotFoundError"}
 
 

@@ -491,14 +491,18 @@ def words_of(event: ev.Event) -> str:
             return event.reason
         case ev.ModelFailed() | ev.RuntimeFault():
             return event.message
-        case ev.HandedOff():
-            return f"{event.agent} to {event.to}"
-        case ev.ToolsListed():
-            return event.problem or ", ".join(f"{len(names)} of {server}" for server, names in event.tools.items())
+        case ev.HandedOff() | ev.ToolsListed():
+            return _whose(event)
         case ev.ApprovalReminder():
             return STAGED if event.call == STAGED else event.name
         case _:
             return ""
+
+
+def _whose(event: ev.HandedOff | ev.ToolsListed) -> str:
+    if isinstance(event, ev.HandedOff):
+        return f"{event.agent} to {event.to}"
+    return event.problem or ", ".join(f"{len(names)} of {server}" for server, names in event.tools.items())
 
 
 def text_of(content: Content) -> str:

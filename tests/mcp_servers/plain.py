@@ -1,6 +1,7 @@
 """An MCP server over stdio, without any library, so that it starts at once: `plain.py FOLDER`.
 
-What it offers is in FOLDER/tools.json; what it was asked, with its process id, in FOLDER/journal.
+What it offers is in FOLDER/tools.json; what it was asked, with its process id, in FOLDER/journal. With `-` as the folder,
+it offers the same always, and writes nothing.
 """
 
 import json
@@ -15,7 +16,16 @@ folder = Path(sys.argv[1])
 lock = threading.Lock()
 
 
+def offered():
+    if str(folder) != "-":
+        return json.loads((folder / "tools.json").read_text())
+    schema = {"type": "object"}
+    return [{"name": name, "description": name, "inputSchema": schema} for name in ("echo", "fail", "break")]
+
+
 def note(*words):
+    if str(folder) == "-":
+        return
     with lock, (folder / "journal").open("a") as journal:
         journal.write(" ".join(map(str, (os.getpid(), *words))) + "\n")
 
@@ -74,8 +84,7 @@ BODIES = {
 def call(id_, params):
     name, arguments = params["name"], params.get("arguments") or {}
     note("call", name)
-    offered = [tool["name"] for tool in json.loads((folder / "tools.json").read_text())]
-    if name not in offered:
+    if name not in [tool["name"] for tool in offered()]:
         send({"id": id_, "error": {"code": -32602, "message": f"Unknown tool: {name}"}})
     elif name == "break":
         send({"id": id_, "error": {"code": -32603, "message": "something broke"}})
@@ -103,7 +112,7 @@ def answer(message):
         )
     elif method == "tools/list":
         note("list")
-        send({"id": message["id"], "result": {"tools": json.loads((folder / "tools.json").read_text())}})
+        send({"id": message["id"], "result": {"tools": offered()}})
     elif method == "tools/call":
         threading.Thread(target=call, args=(message["id"], params), daemon=True).start()
     elif method is None and message.get("id") in asking:

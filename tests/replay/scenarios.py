@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,6 +21,7 @@ from perdure import (
     ContextPolicy,
     Done,
     Limits,
+    MCPServer,
     Memory,
     NotDone,
     Tool,
@@ -39,6 +42,7 @@ Meanwhile = Callable[[RunHandle, Client], Coroutine[Any, Any, None]]
 Start = Callable[[Client, Agent, str], Coroutine[Any, Any, RunHandle]]
 BOOKINGS = "replay-bookings"
 QUEUE = "replay"
+PLAIN = [sys.executable, "-S", str(Path(__file__).parents[1] / "mcp_servers" / "plain.py"), "-"]
 
 
 async def begin(client: Client, agent: Agent, run_id: str) -> RunHandle:
@@ -142,7 +146,7 @@ class Scenario:
     """
 
     replies: Sequence[Any]
-    tools: Sequence[Tool] = ()
+    tools: Sequence[Tool | MCPServer] = ()
     meanwhile: Meanwhile | None = None
     options: dict[str, Any] = field(default_factory=dict)
     before: Callable[[Client], Coroutine[Any, Any, None]] | None = None
@@ -652,6 +656,15 @@ SCENARIOS = {
         [look, paint, wire],
         approve_all,
         start=fork,
+    ),
+    "tools_of_a_server": Scenario(
+        [calls(call("echo", text="hi"), call("fail")), calls(call("break")), calls(call("gone")), "Told."],
+        [MCPServer("desk", command=PLAIN, approval={"echo": "always"}, in_doubt="tell_model")],
+        approve_first,
+    ),
+    "tools_not_listed": Scenario(
+        ["Never asked."],
+        [MCPServer("broken", command=[sys.executable, "-c", "raise SystemExit('no licence')"], list_attempts=2)],
     ),
     "structured_output": Scenario(
         ['{"chairs": "two"}', LOOKS[0], "Nothing there.", 'So: {"chairs": 2, "seen": ["attic"]}'],
