@@ -88,3 +88,14 @@ def test_the_tools_of_the_guide_to_results_show_what_it_says() -> None:
     assert '"price": {"cny": 700}' in result.content
     assert (result.trimmed, "usd" in result.content) == ("flights: 5 of 40 items", False)
     assert fetch.shape(fetch("/")) == "Trains run every hour. "
+
+
+@pytest.mark.parametrize(
+    ("guide", "names"),
+    [("sub-agents", {"booker", "guide"}), ("handoff", {"desk", "refunds"}), ("teams", {"team", "organiser"})],
+)
+def test_the_agents_of_the_guides_to_several_agents_can_be_declared_as_shown(guide: str, names: set[str]) -> None:
+    declared: dict[str, object] = {"__name__": "guide"}
+    for block in blocks(ROOT / f"docs/guides/{guide}.md", "python"):
+        exec(block, declared)
+    assert names <= set(declared)
