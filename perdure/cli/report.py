@@ -127,7 +127,7 @@ def _head(
     cost = story.money(result.cost_usd) or ", cost not known"
     rows = [
         ("Run", paint(safe(projection.run_id), "bold", stream)),
-        ("Agent", f"{safe(state.spec.name)}, model {safe(state.spec.model)}"),
+        ("Agent", f"{safe(state.spec.name)}{_entry(state)}, model {safe(state.spec.model)}"),
         ("Task", one_line(story.words(projection.task or _first(state)), 300)),
         ("Forked", f"from {safe(source.run_id)} at step {source.step}" if source else ""),
         ("Schedule", safe(state.schedule)),
@@ -268,6 +268,11 @@ def variable_lines(variables: Mapping[str, JSON]) -> Iterator[str]:
     """Yield a line for each variable."""
     width = max(map(len, variables), default=0)
     yield from (f"  {safe(name):<{width}}  {one_line(as_json(value), 500)}" for name, value in variables.items())
+
+
+def _entry(state: RunState) -> str:
+    """Return with which agent the conversation began, where another one has it now."""
+    return f" (began with {safe(state.spec.entry)})" if state.spec.entry else ""
 
 
 def _undone(result: RunResult, stream: TextIO) -> Iterator[str]:

@@ -10,7 +10,7 @@ from perdure.messages import JSON
 from perdure.policies import AgentSpec
 from perdure.sensitive import Sensitive, at_leaves
 from perdure.telemetry import redaction
-from perdure.telemetry.tracing import text_of
+from perdure.telemetry.wording import text_of
 from perdure.tracing import Span, Trace
 
 

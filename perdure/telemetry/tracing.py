@@ -8,12 +8,12 @@ from decimal import Decimal
 from typing import Any
 
 from perdure import events as ev
-from perdure.messages import AssistantMessage, Content, ToolMessage, ToolResult, Usage, UserMessage
+from perdure.messages import AssistantMessage, ToolMessage, ToolResult, Usage, UserMessage
 from perdure.reports import Spent
 from perdure.results import render_result
-from perdure.state import STAGED
 from perdure.telemetry.askings import Asking
 from perdure.telemetry.projection import Projection
+from perdure.telemetry.wording import words_of
 from perdure.tracing import Mark, Span, SpanKind, Trace
 
 
@@ -463,50 +463,8 @@ def _results(projection: Projection) -> Mapping[str, ToolResult]:
 
 _MARKS = frozenset(
     {
-        *(
-            "run_started",
-            "worker_took_over",
-            "told",
-            "tools_listed",
-            "model_failed",
-            "budget_warning",
-            "approval_reminder",
-            "handed_off",
-        ),
+        *("run_started", "worker_took_over", "told", "tools_listed", "model_failed", "budget_warning"),
+        *("approval_reminder",),
         *("decision_refused", "said", "handed_off", "paused", "resumed", "cancel_requested", "runtime_fault"),
     }
 )
-
-
-def words_of(event: ev.Event) -> str:
-    """Return what an event says besides what it is."""
-    match event:
-        case ev.Said() | ev.Told():
-            return text_of(event.content)
-        case ev.BudgetWarning():
-            return f"{event.share:.0%} of {event.most} are gone"
-        case ev.RunStarted():
-            return f"resumed from {event.forked_from.run_id}" if event.forked_from else "resumed" * event.resumed
-        case ev.DecisionRefused() | ev.Paused() | ev.Resumed() | ev.CancelRequested():
-            return event.reason
-        case ev.ModelFailed() | ev.RuntimeFault():
-            return event.message
-        case ev.HandedOff() | ev.ToolsListed():
-            return _whose(event)
-        case ev.ApprovalReminder():
-            return STAGED if event.call == STAGED else event.name
-        case _:
-            return ""
-
-
-def _whose(event: ev.HandedOff | ev.ToolsListed) -> str:
-    if isinstance(event, ev.HandedOff):
-        return f"{event.agent} to {event.to}"
-    return event.problem or ", ".join(f"{len(names)} of {server}" for server, names in event.tools.items())
-
-
-def text_of(content: Content) -> str:
-    """Return what is said as text; images and files by their kind."""
-    if isinstance(content, str):
-        return content
-    return " ".join(part.text if part.kind == "text" else f"[{part.kind}]" for part in content)

@@ -43,4 +43,5 @@ async def test_each_step_of_a_plan_is_done_once_whatever_is_killed_meanwhile(tmp
         done = [(one.run, one.tool) for one in stage.effects if not one.tool.startswith("model")]
         assert sorted(done) == [("way/2.1", "charge"), ("way/2.2", "pay_probed"), ("way/4.1", "charge")]
         plan = plan_of((await handle.projection()).state)
+        assert plan
         assert [one.status for one in plan.steps] == ["done"] * 3
