@@ -9,8 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from perdure import Agent, Limits, run, tool
-from perdure.strategies.team import Member, Team
+from perdure import Agent, Limits, Member, Team, run, tool
 
 HERE = Path(__file__).parent
 DEAREST = 500

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from perdure.sensitive import Secret, Sensitive
     from perdure.settings import Settings
     from perdure.strategies.plan import Plan
+    from perdure.strategies.team import Member, Team
     from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, ask_user, tool
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "ImagePart",
     "Limits",
     "MCPServer",
+    "Member",
     "Memory",
     "ModelSettings",
     "NotDone",
@@ -74,6 +76,7 @@ __all__ = [
     "SessionNotFound",
     "Settings",
     "Task",
+    "Team",
     "TextPart",
     "Tool",
     "ToolContext",
@@ -111,6 +114,7 @@ _NAMES = {
     "sensitive": ("Secret", "Sensitive"),
     "settings": ("Settings",),
     "strategies.plan": ("Plan",),
+    "strategies.team": ("Member", "Team"),
     "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "ask_user", "tool"),
 }
 _HOMES = {name: f"perdure.{module}" for module, names in _NAMES.items() for name in names}

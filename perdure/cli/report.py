@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from perdure import asking, outputs
 from perdure import events as ev
-from perdure.cli import plans, standing, story
+from perdure.cli import plans, standing, story, teams
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.context import summary_of
 from perdure.errors import PerdureError
@@ -26,6 +26,7 @@ from perdure.messages import (
 )
 from perdure.state import RunState
 from perdure.strategies.plan_views import plan_of
+from perdure.strategies.team import standing_of
 
 if TYPE_CHECKING:
     from perdure.cli.standing import Now
@@ -52,6 +53,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "served": now.absence is None,
         "context": {**state.context.model_dump(), "share": round(state.context.share, 4)} if state.context else None,
         "plan": plan_of(state),
+        "team": standing_of(state.spec, state.progress),
         "priority": now.priority,
         "tenant": now.tenant or None,
         "calls": calls,
@@ -84,6 +86,7 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
         yield from (f"  {story.attempt_line(attempt, datetime.now(UTC))}" for attempt in now.under_way)
     if plan := plan_of(state):
         yield from ("", paint("Plan", "bold", stream), *plans.lines(plan, stream))
+    yield from teams.lines(state, stream)
     yield from ("", paint("Timeline", "bold", stream))
     begun = projection.started_at or datetime.now(UTC)
     last = None if projection.ended else _asked(projection.events)

@@ -36,6 +36,22 @@ Unfit = Callable[[str, Mapping[str, JSON]], str]
 """Says why an event does not fit its topic; "" where it does."""
 
 
+class Standing(Data):
+    """Where a team stands, for people.
+
+    Attributes:
+        events: So many were published.
+        told: How often members were told something since the user has spoken.
+        waiting: How many events a member has yet to be told of.
+        dead_letters: The last ones, in words.
+    """
+
+    events: int = 0
+    told: int = 0
+    waiting: dict[str, int] = Field(default_factory=dict[str, int])
+    dead_letters: list[str] = Field(default_factory=list[str])
+
+
 class Hearer(Data):
     """A member, as a run's rules have it."""
 
@@ -188,11 +204,11 @@ class Post:
         found = [event for event in self.events if event.topic == rules.answer]
         return canonical_json(found[-1].body) if found else None
 
-    def progress(self) -> dict[str, JSON]:
-        """Return where the team stands, for people."""
+    def standing(self) -> Standing:
+        """Return where the team stands."""
         waiting = {name: len(numbers) for name, numbers in self.inboxes.items() if numbers}
         letters = [letter.text for letter in self.dead[-_SHOWN:]]
-        return {"events": len(self.events), "told": self.told, "waiting": waiting, "dead_letters": letters}
+        return Standing(events=len(self.events), told=self.told, waiting=waiting, dead_letters=letters)
 
 
 _SHOWN = 20

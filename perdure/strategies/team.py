@@ -17,10 +17,10 @@ from pydantic import BaseModel, ValidationError
 from perdure.concealing import deciding_tool
 from perdure.errors import AgentError
 from perdure.messages import JSON, canonical_json
-from perdure.policies import StrategySpec, ToolSpec
+from perdure.policies import AgentSpec, StrategySpec, ToolSpec
 from perdure.schemas import sentence, type_schema
 from perdure.strategies import Answer, Ask, Directed, Do, Fail, Move, Situation
-from perdure.strategies.post import REQUEST, Event, Post, Rules, sorted_out
+from perdure.strategies.post import REQUEST, Event, Post, Rules, Standing, sorted_out
 
 if TYPE_CHECKING:
     from perdure.agents import Agent
@@ -33,6 +33,16 @@ _TOPIC = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
 _NOTES = 10
 _LONGEST_NOTE = 500
 """Characters of what a member has answered before that it is told again, of so many events."""
+
+
+TEAM = "team"
+
+
+def standing_of(spec: AgentSpec, progress: Mapping[str, JSON]) -> Standing | None:
+    """Return where the team stands that leads a run; None where none does."""
+    if spec.strategy is None or spec.strategy.name != TEAM:
+        return None
+    return Standing.model_validate(dict(progress))
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Team:
     answer: str = ""
     hops: int = 8
     deliveries: int = 50
-    name: str = field(default="team", init=False)
+    name: str = field(default=TEAM, init=False)
 
     def __post_init__(self) -> None:
         """Check what only the whole team can tell."""
@@ -149,7 +159,7 @@ class Team:
         rules = Rules.model_validate(seen.options)
         post = sorted_out(rules, seen.entries, self._unfit)
         due = post.due(seen.spec.limits.calls_per_turn)
-        kept = post.progress()
+        kept = post.standing().model_dump()
         if due and not seen.answer_only:
             calls = [Directed(name=name, arguments=_delivery(post, name, event)) for name, event in due]
             told = ", ".join(f"{event.topic} {event.number} to {name}" for name, event in due)

@@ -126,6 +126,20 @@ async def test_what_waits_for_a_person_keeps_the_rules_of_the_agent_that_asked(s
     assert (done.result.text, paid) == ("And it is paid.", ["B2"])
 
 
+async def test_a_deploy_changes_nothing_of_whom_a_waiting_run_may_be_handed_to(stage, pay, paid):
+    model = Heard([PAYING, over("refunds"), "Done."])
+    refunds = stage.agent(model, name="refunds", instructions="As it was.")
+    triage = stage.agent(model, [pay], name="triage", handoffs=[refunds])
+    await stage.serve(triage)
+    handle = await stage.start_again(triage)
+    await stage.until(handle, "approval_requested")
+    other = stage.agent(model, name="refunds", instructions="As it is now.")
+    await stage.serve(stage.agent(model, [pay], name="triage"), other)
+    await handle.approve("1.1")
+    done = await stage.end(handle)
+    assert (done.result.text, paid, model.heard[-1].instructions) == ("Done.", ["A1"], "As it was.")
+
+
 async def test_a_hand_off_can_need_a_person_and_is_not_done_where_that_denies_it(stage):
     model = Heard([over("refunds"), "Then not.", "x"])
     refunds = stage.agent(model, name="refunds")

@@ -1,8 +1,11 @@
 """Teams: members tell each other what has happened, and each is told in a run of its own."""
 
+import io
+
 from pydantic import BaseModel
 
 from perdure import Limits, tool
+from perdure.cli import teams
 from perdure.strategies.team import Member, Team
 
 ROOMY = Limits(steps=60)
@@ -85,6 +88,9 @@ async def test_a_member_that_fails_leaves_a_dead_letter_and_the_others_go_on(sta
     assert len(letters) == 2
     assert letters[0].startswith("place 2 of finder to pricer: Run ")
     assert "dead letter: place 2 of finder to pricer" in done.told("moved")[2].text
+    shown = list(teams.lines(done.state, io.StringIO()))
+    assert shown[1:3] == ["Team", "  5 events"]
+    assert shown[3].startswith("  dead letter  place 2 of finder to pricer: Run ")
 
 
 async def test_what_a_member_does_waits_for_a_person_who_may_change_what_it_is_told(stage):
