@@ -1,5 +1,6 @@
 """Runs that begin by themselves, from the command line."""
 
+import json
 from uuid import uuid4
 
 import pytest
@@ -52,3 +53,23 @@ def test_a_schedule_from_its_creation_to_its_end(served, name):
 )
 def test_what_can_not_be_is_said_in_one_sentence(served, words, complaint):
     assert complaint in served("schedule", "create", *words, code=2).stderr
+
+
+@pytest.mark.long
+def test_a_run_whose_worker_is_killed_is_ended_by_the_next_one_and_known_to_the_run_after_it(elsewhere, name):
+    cli = elsewhere()
+    with cli.process("worker", "agents.py", "--json") as doomed:
+        assert json.loads(doomed.stdout.readline())["event"] == "ready"
+        cli("schedule", "create", "agents.py:dawdler", "Then: {{last.text}}", "--every", "1d", "--id", name)
+        first = cli("schedule", "trigger", name).stdout.strip()
+        while not (cli.folder / "dawdling").exists():
+            assert doomed.poll() is None
+        doomed.kill()
+    with cli.worker("agents.py"):
+        cli("watch", first)
+        assert cli.json("show", first)["text"] == "I am well rested."
+        second = cli("schedule", "trigger", name).stdout.strip()
+        cli("watch", second)
+        task = cli.json("show", second, "--transcript")["messages"][0]["content"]
+        cli("schedule", "delete", name)
+    assert task == "Then: I am well rested."
