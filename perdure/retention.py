@@ -21,6 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.auditing import note
 from perdure.errors import ConnectionFailed, PerdureError
 from perdure.listing import quoted
+from perdure.schedules import last_runs
 from perdure.speaking import unreachable
 from perdure.state import SessionTurn
 from perdure.wire import AFTERWARDS, NOTIFY, WORKFLOW, AfterRun, NotifyInput, after_id
@@ -51,6 +52,7 @@ class Pruned:
         freed: Blobs that nobody needs any more, of these and other runs.
         open: Runs that are old enough, but have gone on.
         in_engine: Runs that are old enough, but the engine has them still.
+        scheduled: Runs that are old enough, but the next run of their schedule may begin with what they gave.
         usage: Rows of the usage ledger.
     """
 
@@ -59,6 +61,7 @@ class Pruned:
     usage: int = 0
     open: list[str] = field(default_factory=list[str])
     in_engine: list[str] = field(default_factory=list[str])
+    scheduled: list[str] = field(default_factory=list[str])
 
 
 async def prune(
@@ -71,7 +74,8 @@ async def prune(
 ) -> Pruned:
     """Remove from the store what ended that long ago, and the blobs that nothing refers to any more.
 
-    A run that goes on is kept, and so is one that the engine still has: it could be resumed. What others need of a
+    A run that goes on is kept, and so is one that the engine still has: it could be resumed; and the last ones of a
+    schedule. What others need of a
     run, such as its forks or its session, they own themselves.
 
     Args:
@@ -85,6 +89,9 @@ async def prune(
     namespace, now, pruned = client.temporal.namespace, datetime.now(UTC), Pruned()
     async with client.store() as store:
         old = await store.old_runs(namespace, now - older_than)
+        needed = await last_runs(client) if old else set[str]()
+        pruned.scheduled = [run_id for run_id in old if run_id in needed]
+        old = [run_id for run_id in old if run_id not in needed]
         lost = await store.orphans(namespace, now - max(older_than, _YOUNG))
         gone: list[str] = []
         for at in range(0, len(old) + len(lost), _BATCH):

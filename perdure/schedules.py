@@ -354,6 +354,19 @@ async def listed(client: Client) -> list[ScheduleInfo]:
     return sorted((info for info in found if info), key=lambda info: info.id)
 
 
+async def last_runs(client: Client) -> set[str]:
+    """Return the newest runs of every schedule: the next one may begin with what the last that completed gave.
+
+    Raises:
+        ConnectionFailed: If the server does not answer.
+    """
+    found: set[str] = set()
+    for one in await listed(client):
+        with contextlib.suppress(ScheduleError):  # it was deleted meanwhile
+            found |= {run.run_id for run in (await ScheduleHandle(client, one.id).show()).recent}
+    return found
+
+
 async def _info(one: ScheduleListDescription) -> ScheduleInfo | None:
     action = one.schedule.action if one.schedule else None
     if one.schedule is None or one.info is None or getattr(action, "workflow", "") != WORKFLOW:

@@ -93,14 +93,15 @@ def prune(
     """Remove old runs from the archive, and what nothing refers to any more; never what a run that goes on needs.
 
     Runs that the engine still has are kept: its own retention has to end first. What sessions, and forks of a run, need
-    of it is theirs as well, and stays. What runs have cost stays known, unless --usage is given.
+    of it is theirs as well, and stays; so do the newest runs of a schedule. What runs have cost stays known, unless
+    --usage is given.
     """
     age = parse_age(older_than)
     pruned = session.finish(_prune(age, dry_run=dry_run, from_engine=from_engine, usage=usage))
     freed = pruned.freed
     blobs, size = (freed.blobs, freed.size) if freed else (0, 0)
     if as_json:
-        kept = {"open": pruned.open, "in_engine": pruned.in_engine}
+        kept = {"open": pruned.open, "in_engine": pruned.in_engine, "scheduled": pruned.scheduled}
         removed = {"runs": pruned.runs, "blobs": blobs, "bytes": size, "usage": pruned.usage}
         emit({"dry_run": dry_run, **removed, "kept": kept})
         return
@@ -110,6 +111,8 @@ def prune(
         say(f"{verb} what {_count(pruned.usage, 'request')} used.")
     if pruned.open:
         say(f"{_count(len(pruned.open), 'run')} of that age went on since: kept.")
+    if pruned.scheduled:
+        say(f"{_count(len(pruned.scheduled), 'run')} of that age a schedule still knows of: kept.")
     if pruned.in_engine:
         say(f"{_count(len(pruned.in_engine), 'run')} of that age the engine still has: kept. See --from-engine.")
 

@@ -74,7 +74,7 @@ def test_the_same_id_twice_is_one_fork(served):
 def test_prune_says_what_it_removes_and_keeps_and_refuses_nonsense(served):
     served("run", "agents.py:dawdler", "go", "--id", "old")
     told = served.json("prune", "--older-than", "30d", "--dry-run")
-    assert (told["dry_run"], told["runs"], told["kept"]) == (True, [], {"open": [], "in_engine": []})
+    assert (told["dry_run"], told["runs"], told["kept"]) == (True, [], {"open": [], "in_engine": [], "scheduled": []})
     done = served("prune", "--older-than", "a month", code=2)
     assert "'a month' is no age" in done.stderr
     assert served.json("prune", "--older-than", "-1d", code=2)["error"]["kind"] == "usage"

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from perdure import RunCancelled, Task, ToolContext, tool
+from perdure import RunCancelled, Task, ToolContext, retention, tool
 from perdure.errors import ScheduleError, ScheduleNotFound
 from perdure.identity import whoami
 from perdure.schedules import ScheduleHandle
@@ -207,3 +207,19 @@ async def test_the_guide_runs_as_it_stands(stage, monkeypatch, capsys):
     assert [run.id for run in runs] == ["daily-2026-03-02T07:00:00Z", "daily-2026-03-03T07:00:00Z"]
     assert [(await run.result()).text for run in runs] == ["nothing", "nothing"]
     await daily.delete()
+
+
+async def test_what_the_next_run_may_begin_with_is_not_pruned_while_the_schedule_is_there(stage, schedule, tmp_path):
+    stage.client.settings = stage.client.settings.model_copy(update={"store": f"sqlite:///{tmp_path / 'store.db'}"})
+    agent = stage.agent([f"long {'x' * 300_000}"])
+    await stage.serve(agent)
+    handle = await schedule(agent, "Before: {{last.run_id}}")
+    await handle.trigger()
+    [first] = await begun(stage, handle, 1)
+    await archived(stage, first.id)
+    kept = await retention.prune(stage.client, timedelta(), from_engine=True)
+    assert (kept.scheduled, kept.runs) == ([first.id], [])
+    await handle.trigger()
+    _, second = await begun(stage, handle, 2)
+    assert (await second.result()).status == "completed"
+    assert (await second.projection()).task == f"Before: {first.id}"
