@@ -1,7 +1,7 @@
 """An MCP server over stdio, without any library, so that it starts at once: `plain.py FOLDER`.
 
-What it offers is in FOLDER/tools.json; what it was asked, with its process id, in FOLDER/journal. With `-` as the folder,
-it offers the same always, and writes nothing.
+What it offers is in FOLDER/tools.json; what it was asked, with its process id, in FOLDER/journal. With `-` as the
+folder, it offers the same always, and writes nothing.
 """
 
 import json
