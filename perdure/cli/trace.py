@@ -174,7 +174,7 @@ def lines(trace: Trace, width: int) -> list[str]:
 
 
 def _head(trace: Trace, width: int) -> Iterator[str]:
-    from perdure.telemetry.tracing import text_of
+    from perdure.telemetry.wording import text_of
 
     took = span(trace.root.lasted(trace.at))
     status = paint(trace.status, _COLOURS.get(trace.status, "cyan"))

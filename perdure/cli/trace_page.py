@@ -12,7 +12,7 @@ from perdure.cli.output import moment, safe, span
 from perdure.cli.trace_picture import anchors, colour, picture
 from perdure.cli.trace_style import CSS
 from perdure.messages import Usage
-from perdure.telemetry.tracing import text_of
+from perdure.telemetry.wording import text_of
 from perdure.tracing import Mark, Span, Trace
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
