@@ -13,6 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.engine import search_attributes
 from perdure.errors import ConnectionFailed
 from perdure.listing import ENDS, Filter, RunInfo, quoted
+from perdure.recurring import is_of
 from perdure.speaking import unreachable
 from perdure.telemetry.executions import Recorded
 
@@ -99,13 +100,15 @@ async def complete(client: Client, runs: list[RunInfo], wanted: Filter, limit: i
     known = {run.id for run in runs}
     try:
         async with client.store() as store:
-            most = _MOST if status or wanted.tenant else limit + len(runs)
+            most = _MOST if status or wanted.tenant or wanted.schedule else limit + len(runs)
             kept = await store.archived_runs(client.temporal.namespace, agent=agent, session=session, limit=most)
     except ConnectionFailed as error:
         _log.warning("Runs that the engine has forgotten are not listed: %s", error)
         return runs
     ended = [run for run in kept if status in (None, run.status) and run.status in ENDS and run.run_id not in known]
     fits = [run for run in ended if wanted.tenant in (None, run.tenant)]
+    if wanted.schedule:
+        fits = [run for run in fits if is_of(wanted.schedule, run.run_id)]
     for start in range(0, len(fits), _AT_ONCE):
         if len(runs) >= limit:
             break

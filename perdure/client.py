@@ -375,6 +375,7 @@ class Client:
         session: str | None = None,
         tenant: str | None = None,
         waiting_for: Kind | None = None,
+        schedule: str | None = None,
         limit: int = 100,
     ) -> list[RunInfo]:
         """Return runs, newest first; of those that are given, only runs of which all are true.
@@ -389,7 +390,7 @@ class Client:
             PerdureError: If the server does not index `session`, `tenant` or `waiting_for`.
             ConnectionFailed: If the server does not answer.
         """
-        wanted = Filter(status, agent, session, tenant, waiting_for)
+        wanted = Filter(status, agent, session, tenant, waiting_for, schedule)
         try:
             runs = await list_runs(self.temporal, wanted, limit)
             return await archive.complete(self, runs, wanted, limit)

@@ -12,6 +12,7 @@ from temporalio.service import RPCError
 
 from perdure.engine import search_attributes
 from perdure.errors import PerdureError
+from perdure.recurring import SCHEDULED_BY
 from perdure.wire import BEGAN, WORKFLOW
 
 _RESUMABLE = ("failed", "cancelled", "budget_exhausted")
@@ -60,6 +61,7 @@ class Filter:
     session: str | None = None
     tenant: str | None = None
     waiting_for: str | None = None
+    schedule: str | None = None
 
     def query(self) -> str:
         """Return it in the language of the engine's index."""
@@ -72,6 +74,8 @@ class Filter:
         }
         if self.status in (*OPEN[1:], "budget_exhausted"):
             indexed[search_attributes.STATUS] = self.status
+        if self.schedule:
+            query.append(f"{SCHEDULED_BY} = '{quoted(self.schedule)}'")
         for key, named in ((search_attributes.SESSION, self.session), (search_attributes.TENANT, self.tenant)):
             indexed[key] = named and search_attributes.told(named)
         return " AND ".join([*query, *(f"{key.name} = '{quoted(of)}'" for key, of in indexed.items() if of)])

@@ -22,6 +22,18 @@ _LAST = ("text", "output", "variables", "status", "reason", "run_id")
 _MARK = re.compile(r"\{\{\s*(last(?:\.[^{}\s]*)?|scheduled_at)\s*\}\}")
 
 
+SCHEDULED_BY = "TemporalScheduledById"
+"""The one in which it keeps which schedule has begun a run."""
+
+_SUFFIX = re.compile(r"-\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+"""What the engine makes a run's id of, after the schedule's."""
+
+
+def is_of(schedule: str, run_id: str) -> bool:
+    """Return whether a run has an id of those that the runs of a schedule have."""
+    return run_id.startswith(schedule) and _SUFFIX.fullmatch(run_id[len(schedule) :]) is not None
+
+
 class Recurring(Data):
     """What a schedule says of the runs that it begins.
 

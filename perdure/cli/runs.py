@@ -160,14 +160,17 @@ def _calls(text: str) -> tuple[str, int]:
 def ls(
     status: Annotated[Status | None, typer.Option(help="Only runs of this status.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    *,
     in_session: Annotated[str | None, typer.Option("--session", help="Only turns of this session.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Only runs on this tenant's behalf.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Only runs that this schedule has begun.")] = None,
     waiting_for: Annotated[WaitingFor | None, typer.Option(help="Only open runs that wait for this.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
     as_json: AsJSON = False,
 ) -> None:
     """List runs, the newest first; those that the engine has forgotten come from the archive."""
-    wanted = {"status": status, "agent": agent, "session": in_session, "tenant": tenant, "waiting_for": waiting_for}
+    wanted = {"status": status, "agent": agent, "session": in_session, "tenant": tenant}
+    wanted |= {"waiting_for": waiting_for, "schedule": schedule}
     session.finish(_list({name: of for name, of in wanted.items() if of}, limit, as_json))
 
 

@@ -26,6 +26,7 @@ def test_a_schedule_from_its_creation_to_its_end(served, name):
     served("watch", f"{name}-2026-03-02T07:00:00Z")
     run = served.json("show", f"{name}-2026-03-02T07:00:00Z", "--transcript")
     assert run["messages"][0]["content"] == "Then: She is ada@example.com."
+    assert {one["id"] for one in served.json("ls", "--schedule", name)} == {run["run_id"], first}
     served("schedule", "pause", name, "--reason", "lunch")
     text = served("schedule", "show", name).stdout
     assert "paused" in text

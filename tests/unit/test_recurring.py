@@ -14,7 +14,7 @@ from perdure.cli.schedules import read_duration
 from perdure.errors import ScheduleError
 from perdure.messages import ImagePart, Private, TextPart
 from perdure.policies import AgentSpec, VariablesSpec
-from perdure.recurring import NOTHING, Recurring, filled, rendered, wrong
+from perdure.recurring import NOTHING, Recurring, filled, is_of, rendered, wrong
 from perdure.state import RunState
 from perdure.times import Rules, When, check_id, when_of
 from perdure.wire import RunRequest, opening_state
@@ -84,6 +84,12 @@ def test_runs_of_no_schedule_and_those_that_go_on_are_left_alone():
 def test_the_state_says_which_schedule_has_begun_it():
     assert opening_state(request(recurring=Recurring(schedule="daily")), "r", "e").schedule == "daily"
     assert opening_state(request(), "r", "e").schedule == ""
+
+
+def test_the_runs_of_a_schedule_are_known_by_their_ids():
+    assert is_of("daily", "daily-2026-12-01T08:00:00Z")
+    assert not is_of("daily", "daily-report-2026-12-01T08:00:00Z")
+    assert not is_of("daily", "daily-2026")
 
 
 # -- times -------------------------------------------------------------------------------------------------
