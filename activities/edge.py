@@ -115,12 +115,12 @@ class Edge:
                 the next attempt is left with `pulse`.
         """
         attempt, began = Attempt(models, allowance, pulse, voice), self._clock()
+        if attempt.tried.sent or pulse.lost_one:
+            tokens = attempt.tried.sent or self.tokens(attempt.model, asked)
+            lost, seen = Usage(input_tokens=tokens, estimated=True), attempt.tried.seen
+            attempt.waste(lost, _price(attempt, asked.settings, lost), "lost", "worker", now=seen)
         if await pulse.given_up():
             raise attempt.later("lost", "This attempt has come too late.", _LATE)
-        if attempt.tried.sent:
-            lost = Usage(input_tokens=attempt.tried.sent, estimated=True)
-            seen = attempt.tried.seen
-            attempt.waste(lost, _price(attempt, asked.settings, lost), "lost", "worker", now=seen)
         while True:
             try:
                 return await self._ask(attempt, asked, allowance)
@@ -214,6 +214,8 @@ class Edge:
         model, breaker = self._model(attempt.model, settings), self._breaker(attempt.model, settings)
         patience = (settings.timeout + _GRACE).total_seconds()
         left = attempt.seconds_left
+        if prepare := getattr(model, "prepare", None):
+            await prepare()  # before it counts as sent
         entered, end = breaker.enter(), cast("Ended", "unknown")
         attempt.begin(tokens)
         try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 from pydantic import Field
 from temporalio import activity
@@ -36,6 +38,8 @@ class Tried(Data):
         spent: All requests that have ended, oldest first.
         cost_usd: Of those; None where a price is not known.
         uncapped: True if the provider has refused the limit of a reply that the run's budget asks for.
+        known: The last attempt that has told what it did.
+        heard: The last one that was about to make a request, and has told that it was.
     """
 
     model: int = 0
@@ -50,13 +54,37 @@ class Tried(Data):
     wasted: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)
     uncapped: bool = False
+    known: int = 0
+    heard: int = 0
+
+
+_ended: OrderedDict[tuple[str, str], Tried] = OrderedDict()
+"""What attempts have left that have failed in this process: of one that the engine had given up, it has not heard."""
+_REMEMBERED = 1_000
+
+
+def _remember(tried: Tried) -> None:
+    info = activity.info()
+    _ended[info.workflow_run_id or "", info.activity_id] = tried.model_copy(update={"known": info.attempt})
+    while len(_ended) > _REMEMBERED:
+        _ended.popitem(last=False)
+
+
+def _left_here(details: list[Any]) -> list[Any]:
+    """Return what the engine has of the attempts before, or what is known here of a later one of them."""
+    info = activity.info()
+    known = _ended.pop((info.workflow_run_id or "", info.activity_id), None)
+    told = Tried.model_validate(details[0]) if details else Tried()
+    if known is None or not max(told.known, told.heard) < known.known < info.attempt:
+        return details
+    return [known, *details[1:]]
 
 
 class Pulse:
     """The heartbeats of one attempt. What it was left, or keeps itself, is told with each of them, so that it lasts."""
 
     def __init__(self) -> None:
-        self._details = list(activity.info().heartbeat_details)
+        self._details = _left_here(list(activity.info().heartbeat_details))
         self._left = False
         self._kept = False
         info, trail = activity.info(), self._details[1] if len(self._details) > 1 else None
@@ -71,6 +99,7 @@ class Pulse:
 
     def keep(self, tried: Tried) -> None:
         """Leave `tried` to the attempts after this one, with the next heartbeat, which is soon."""
+        tried = tried.model_copy(update={"known": activity.info().attempt})
         self._details, self._kept = [tried, *self._details[1:]], True
 
     def leave(self, tried: Tried) -> None:
@@ -79,8 +108,30 @@ class Pulse:
         self._left = True
 
     async def given_up(self) -> bool:
-        """Return whether this attempt has come too late, and another one is made; see `given_up`."""
-        return activity.info().attempt > 1 and await given_up(*self._details)
+        """Return whether this attempt has come too late, and another one is made; see `given_up`.
+
+        If not, the engine knows from now on that it was about to make a request.
+        """
+        number = activity.info().attempt
+        if number == 1:
+            return False  # it costs the engine a request
+        told = self.tried.model_copy(update={"known": number - 1, "heard": number})
+        self._details = [told, *self._details[1:]]
+        return await given_up(*self._details)
+
+    @property
+    def lost_one(self) -> bool:
+        """Whether an attempt before was lost before it told that it had sent a request, and may have sent one.
+
+        The first attempt tells nothing before it does, those after it do.
+        """
+        tried = self.tried
+        return activity.info().attempt > 1 and (not self._details or (tried.heard > tried.known and not tried.sent))
+
+    def note_failure(self) -> None:
+        """See to it that an attempt which is about to fail is not taken for one that was lost."""
+        if self.tried.known < activity.info().attempt:
+            self.leave(self.tried)
 
     def begin(self) -> datetime:
         """Note that a tool's body begins: should its worker be lost, the attempt after this one has to tell of it."""
@@ -151,6 +202,7 @@ async def heartbeats() -> AsyncGenerator[Pulse]:
     try:
         yield pulse
     except BaseException:
+        _remember(pulse.tried)
         await pulse.deliver()
         raise
     finally:

@@ -217,7 +217,9 @@ async def guarded(pulse: Pulse, work: Callable[[], Awaitable[T]], broken_off: Ca
             pulse.leave(pulse.tried)
             raise
         return broken_off(pulse.tried)
-    except _PASSED_ON:
+    except _PASSED_ON as error:
+        if not getattr(error, "non_retryable", False):
+            pulse.note_failure()
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit too: a provider's library does not end the worker
         activity.logger.warning("a model call failed by a defect", exc_info=error)

@@ -66,6 +66,10 @@ class OpenAIChat:
         body = request_body(self.model, request, custom=self._endpoint.custom, provider=self.provider)
         return await self._endpoint.ask("/chat/completions", body, request, Completion, read_reply)
 
+    async def prepare(self) -> None:
+        """Load what requests need."""
+        await self._endpoint.prepare()
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._endpoint.aclose()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from collections.abc import Callable, Mapping
@@ -142,6 +143,11 @@ class Endpoint:
     @property
     def _secret(self) -> str:
         return self._key or ""
+
+    async def prepare(self) -> None:
+        """Load what requests need, beside the event loop: the first time takes a while, and others want to work."""
+        if self._client is None:
+            await asyncio.to_thread(self._connect)
 
     def _connect(self) -> AsyncOpenAI:
         if self._client is None:

@@ -69,6 +69,10 @@ class OpenAIResponses:
         body = request_body(self.model, request, reasons=self._reasons)
         return await self._endpoint.ask("/responses", body, request, Response, read_reply)
 
+    async def prepare(self) -> None:
+        """Load what requests need."""
+        await self._endpoint.prepare()
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._endpoint.aclose()

@@ -6,7 +6,9 @@ from decimal import Decimal
 from typing import Any, cast
 
 import pytest
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from perdure.activities import providers
@@ -44,6 +46,22 @@ class Provider:
         pass
 
 
+class Engine:
+    """Keeps what it hears of an attempt; or has given that up."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.gone = False
+
+    def get_async_activity_handle(self, **_: object) -> "Engine":
+        return self
+
+    async def heartbeat(self, *details: Any) -> None:
+        if self.gone:
+            raise RPCError("no such activity", RPCStatusCode.NOT_FOUND, b"")
+        self.heard = [*details]
+
+
 class Worker:
     """A worker and its engine: repeats an attempt as often as it is told to, and its clock jumps over the delays."""
 
@@ -51,11 +69,13 @@ class Worker:
         self.now = 1_000.0
         self.delays: list[float] = []
         self.edge = Edge(Settings.model_validate(settings), lambda: self.now)
+        self.engine = Engine()
 
-    async def attempt(self, models, left, asked, ago) -> Any:
-        environment = ActivityEnvironment()
+    async def attempt(self, models, left, asked, ago, number=1) -> Any:
+        environment = ActivityEnvironment(client=cast("Client", self.engine))
+        scheduled = datetime.now(UTC) - timedelta(seconds=ago)
         environment.info = dataclasses.replace(
-            environment.info, heartbeat_details=left, scheduled_time=datetime.now(UTC) - timedelta(seconds=ago)
+            environment.info, heartbeat_details=left, scheduled_time=scheduled, attempt=number
         )
 
         async def answer():
@@ -393,6 +413,33 @@ async def test_a_request_lost_with_its_worker_is_counted(provide):
     answer = await worker.attempt(["a:1"], left, settings(), 0)
     assert answer.wasted == Usage(input_tokens=1_000, estimated=True)
     assert [(one.status, one.usage) for one in answer.spent] == [("lost", answer.wasted)]
+
+
+async def test_an_attempt_that_was_lost_before_it_told_anything_may_have_sent_a_request_and_is_counted(provide):
+    provide("a", "hello")
+    worker = Worker()
+    worker.allowance = Allowance()
+    answer = await worker.attempt(["a:1"], [], ASKED, 0, number=2)  # the first one told nothing
+    assert [(one.status, one.why, one.usage.estimated) for one in answer.spent] == [("lost", "worker", True)]
+    assert answer.wasted.input_tokens > 0
+    left = worker.engine.heard  # and this one is lost after it has told that it goes on, with that request under way
+    again = await worker.attempt(["a:1"], left, ASKED, 0, number=4)  # the third did not come so far
+    assert [one.why for one in again.spent] == ["worker"] * 2
+
+
+async def test_an_attempt_that_has_told_how_it_failed_or_came_too_late_is_not_taken_for_a_lost_one(provide):
+    provide("a", down("connection"), "hello")
+    worker, left = Worker(), list[Any]()
+    worker.allowance = Allowance()
+    with pytest.raises(ApplicationError):
+        await worker.attempt(["a:1"], left, ASKED, 0)
+    worker.engine.gone = True
+    late = [*left]
+    with pytest.raises(ApplicationError, match="too late"):
+        await worker.attempt(["a:1"], late, ASKED, 0, number=2)
+    worker.engine.gone = False
+    answer = await worker.attempt(["a:1"], left, ASKED, 0, number=3)
+    assert [one.status for one in answer.spent] == ["failed"]
 
 
 async def test_a_run_whose_time_is_up_asks_nobody(provide):

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -10,9 +11,16 @@ from temporalio.client import AsyncActivityCancelledError, Client
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
+from perdure.activities import heartbeats as beats
 from perdure.activities.bodies import Gate
 from perdure.activities.heartbeats import Pulse, Tried, given_up, heartbeats
 from perdure.messages import Usage
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch):
+    """All attempts of these tests are of one activity."""
+    monkeypatch.setattr(beats, "_ended", OrderedDict())
 
 
 def attempt(kept, leaves):
@@ -40,7 +48,25 @@ async def test_what_was_tried_is_left_from_attempt_to_attempt_before_it_fails():
 
         with pytest.raises(ValueError, match="it failed"):
             await environment.run(fail)
-    assert told == [Tried(failed=1), Tried(failed=2), Tried(failed=3)]
+    assert told == [Tried(failed=number, known=1) for number in (1, 2, 3)]
+
+
+async def test_what_an_attempt_did_that_the_engine_had_given_up_is_known_to_the_next_one_in_the_same_process():
+    gone = RPCError("no such activity", RPCStatusCode.NOT_FOUND, b"")
+    environment = ActivityEnvironment(client=cast("Client", Engine(gone)))
+
+    async def broken_off():
+        async with heartbeats():
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await environment.run(broken_off)
+    seen = []
+    for activity_id in (environment.info.activity_id, "another"):
+        environment = ActivityEnvironment()
+        environment.info = dataclasses.replace(environment.info, attempt=2, activity_id=activity_id)
+        environment.run(lambda: seen.append(Pulse().lost_one))
+    assert seen == [False, True]
 
 
 async def test_an_engine_that_is_away_does_not_hide_why_an_attempt_failed():
@@ -67,7 +93,7 @@ def test_each_heartbeat_tells_what_is_kept_so_that_it_is_not_forgotten():
         pulse.beat()
 
     attempt(kept, work)
-    assert kept == [Tried(failed=2, wasted=Usage(input_tokens=7), sent=5)]
+    assert kept == [Tried(failed=2, wasted=Usage(input_tokens=7), sent=5, known=7)]
 
 
 class Engine:
