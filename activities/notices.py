@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from perdure import extensions
 from perdure.activities.ends import soon, until_ended
@@ -33,6 +33,8 @@ _log = logging.getLogger("perdure.notices")
 _PATIENCE = 20.0
 """Seconds that a receiver, or a command, gets."""
 _GONE = 410
+_TOLD = ApplicationErrorCategory.BENIGN
+"""The library's own log does not tell again what was logged here."""
 _HIDDEN = ("PERDURE_NOTIFY_SECRET", "PERDURE_ENCRYPTION_KEY", "PERDURE_NOTIFY_URL")
 """What a command does not need to know."""
 
@@ -72,7 +74,8 @@ class Notices:
         if problems:
             text = redaction.current().text(" ".join(problems))
             _log.warning("notice %s was not delivered: %s", notice.id, text)
-            raise ApplicationError(text, type="not_delivered", non_retryable=problems == [_REFUSED])
+            final = problems == [_REFUSED]
+            raise ApplicationError(text, type="not_delivered", non_retryable=final, category=_TOLD)
 
     @property
     def _addressed(self) -> bool:

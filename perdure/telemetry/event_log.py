@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -92,6 +94,73 @@ class JSONLines(logging.Formatter):
         return json.dumps({**told, **getattr(record, "event", {})}, ensure_ascii=False, default=str)
 
 
+class Lines(logging.Handler):
+    """Appends records to a file, each a line. What can't be written, as on a full disk, is dropped and counted.
+
+    Args:
+        place: The file. Where somebody moves it away, as those do who rotate logs, it begins anew.
+
+    Raises:
+        OSError: If it can't be written.
+    """
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self._place = place
+        self._file = _appended(place)
+        self._halved = False
+        self._lost, self._complained = 0, -_COMPLAIN
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        line = f"{self.format(record)}\n".encode("utf-8", "replace")
+        try:
+            if not _is(self._file, self._place):
+                os.close(self._file)
+                self._file = -1
+                self._file = _appended(self._place)
+            told = b"\n" + line if self._halved else line
+            self._halved = os.write(self._file, told) < len(told)  # the disk is full in the middle of it
+            if not self._halved:
+                return
+            reason = "no space is left"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        self._drop(reason)
+
+    def _drop(self, reason: str) -> None:
+        self._lost += 1
+        signals.current().dropped("events", 1)
+        if time.monotonic() - self._complained > _COMPLAIN:
+            words = "events can't be written to %s: %s; %d are lost by now"
+            logging.getLogger("perdure.telemetry").warning(words, self._place, reason, self._lost)
+            self._complained = time.monotonic()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+        super().close()
+
+
+_COMPLAIN = 60.0
+"""Seconds between two warnings that something was dropped."""
+
+
+def _appended(place: str) -> int:
+    return os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+
+
+def _is(file: int, place: str) -> bool:
+    """Return whether a file that is open is the one of that name."""
+    try:
+        found, there = Path(place).stat(), os.fstat(file)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (there.st_dev, there.st_ino)
+
+
 class EventLog:
     """Logs events in a thread of its own: a handler that hangs delays nothing.
 
@@ -140,7 +209,11 @@ class EventLog:
             self._wanted.wait()
             self._wanted.clear()
             while self._waiting:
-                log(self._waiting.popleft())
+                try:
+                    log(self._waiting.popleft())
+                except Exception:  # noqa: BLE001 - a handler of the application's: those after it are to have theirs
+                    self.dropped += 1
+                    signals.current().dropped("events", 1)
 
 
 def log(event: Event) -> None:
@@ -201,6 +274,6 @@ def _handler(place: str) -> logging.Handler:
         handler: logging.Handler = logging.StreamHandler(sys.stderr)
     else:
         Path(place).parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(place, encoding="utf-8", errors="replace")
+        handler = Lines(place)
     handler.setFormatter(JSONLines())
     return handler

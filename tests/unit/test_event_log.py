@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ import pytest
 
 from perdure import events as ev
 from perdure.messages import ContextHealth, Usage
-from perdure.telemetry import event_log
+from perdure.telemetry import event_log, signals
 from perdure.telemetry.event_log import LOGGER, EventLog, JSONLines, flat, shown
 
 COMMON: dict[str, Any] = {"run_id": "r1", "position": "5.0", "time": datetime(2026, 1, 1, tzinfo=UTC), "agent": "a"}
@@ -140,6 +141,56 @@ def test_file_gets_one_line_for_each_event_and_handlers_that_want_none_get_none(
     assert not caplog.records
     assert not logger.isEnabledFor(logging.INFO)
     assert logger.propagate
+
+
+def test_disk_that_is_full_costs_events_and_one_warning(logger, caplog):
+    dropped = Dropped()
+    log = EventLog()
+    with signals.using(dropped), caplog.at_level(logging.WARNING), event_log.written_to("/dev/full"):
+        log.take([REPLY] * 5)
+        log.close()
+    assert dropped.events == 5
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "events can't be written to /dev/full: No space left on device; 1 are lost by now"
+
+
+class Dropped(signals.Signals):
+    """Counts what was dropped."""
+
+    events = 0
+
+    def dropped(self, what: str, number: int) -> None:
+        self.events += number
+
+
+def test_half_a_line_costs_no_other_and_a_file_that_was_moved_away_begins_anew(logger, tmp_path, monkeypatch):
+    path, whole = tmp_path / "events.jsonl", os.write
+    halves = [5, None, None, None]
+    monkeypatch.setattr(os, "write", lambda file, data: whole(file, data[: halves.pop(0)]))
+    lines = event_log.Lines(str(path))
+    for _ in range(3):
+        lines.emit(logging.makeLogRecord({"msg": "a word or two"}))
+    assert path.read_text().splitlines() == ["a wor", "a word or two", "a word or two"]
+    path.rename(tmp_path / "old.jsonl")
+    lines.emit(logging.makeLogRecord({"msg": "after"}))
+    lines.close()
+    assert path.read_text() == "after\n"
+
+
+def test_handler_that_raises_costs_its_event_alone(logger):
+    given: list[str] = []
+
+    class Raising(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            given.append(record.getMessage())
+            raise ValueError("no")
+
+    logger.addHandler(Raising())
+    logger.setLevel(logging.INFO)
+    log = EventLog()
+    log.take([REPLY] * 3)
+    log.close()
+    assert (len(given), log.dropped) == (3, 3)
 
 
 def test_file_that_cannot_be_written_is_refused(tmp_path):
