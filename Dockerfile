@@ -5,7 +5,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/perdure
 WORKDIR /source
 COPY . .
-RUN /opt/perdure/bin/pip install ".[postgres,s3,otel]"
+RUN /opt/perdure/bin/pip install ".[postgres,s3,otel,yaml]"
 
 FROM python:3.13.12-slim-bookworm
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/perdure perdure \

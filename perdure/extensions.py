@@ -76,7 +76,7 @@ def load(kind: Kind, name: str) -> Any:
     """
     points = [point for point in _points(kind) if point.name == name]
     if not points:
-        raise ExtensionError(f"No installed package has {name!r} for perdure.{kind}{_known(kind, name)}.")
+        raise ExtensionError(f"No installed package has {name!r} for perdure.{kind}{_known(kind, name)}")
     if len(points) > 1:
         packages = " and ".join(_told(kind, point).package for point in points)
         raise ExtensionError(f"{packages} both bring {name!r} for perdure.{kind}; uninstall one of them.")
@@ -86,7 +86,7 @@ def load(kind: Kind, name: str) -> Any:
 def _known(kind: Kind, name: str) -> str:
     known = sorted(names(kind))
     near = get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}" if known else ""
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}." if known else "."
 
 
 @cache
