@@ -143,6 +143,25 @@ async def test_a_hook_denies_a_call_and_the_model_is_told_why(stage, tools, done
     assert done == ["Rome"]
 
 
+async def test_what_a_hook_has_decided_stays_so_whatever_is_deployed_meanwhile(stage, tools, done):
+    class Guard(Hook):
+        asked = 0
+
+        def before_tool(self, at, call):
+            Guard.asked += 1
+            return Deny("No.") if call.tool == "book" else None
+
+    agent = stage.agent([BOOKING, {"calls": [{"name": "pay"}]}, "well"], tools, hooks=[Guard()])
+    await stage.serve(agent)
+    handle = await stage.start_again(agent)
+    await stage.until(handle, "approval_requested")
+    await stage.serve(Agent("subject", agent.model, tools=tools))  # its worker has nothing of the run in memory
+    await handle.approve("2.1")
+    ended = await stage.end(handle)
+    assert [one.status for one in ended.results] == ["denied", "ok"]
+    assert (Guard.asked, done) == (1, [])
+
+
 async def test_a_reply_s_calls_are_denied_of_tools_that_run_elsewhere_too(stage, tools, done):
     class NoAgents(Hook):
         async def after_model(self, at, message):
