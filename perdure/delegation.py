@@ -37,7 +37,7 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
     """Return with what the run that a call is begins."""
     return RunRequest(
         input=str(call.arguments.get("task", "")),
-        spec=_spec(call, agent),
+        spec=_spec(state, call, agent),
         variables=variables.current(state) if agent.part and agent.spec.variables else {},
         limits=limits,
         heartbeat=parent.heartbeat,
@@ -54,12 +54,18 @@ def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgen
     )
 
 
-def _spec(call: CallState, agent: SubAgent) -> AgentSpec:
-    """Return the rules of the run that a call is: those of its agent, with fewer tools where the call says which."""
+def _spec(state: RunState, call: CallState, agent: SubAgent) -> AgentSpec:
+    """Return the rules of the run that a call is: those of its agent, with those tools alone that a part of work names.
+
+    What its caller's servers have listed is among these, so that they are not asked once more.
+    """
     named = call.arguments.get("tools")
     if not agent.part or not isinstance(named, list):
         return agent.spec
-    return agent.spec.model_copy(update={"tools": [tool for tool in agent.spec.tools if tool.name in named]})
+    own = {tool.name for tool in agent.spec.tools}
+    listed = (tool for tool in state.spec.tools if tool.mcp and tool.name not in own)
+    tools = [tool for tool in (*agent.spec.tools, *listed) if tool.name in named]
+    return agent.spec.model_copy(update={"tools": tools, "mcp": []})
 
 
 def share(state: RunState, call: CallState, agent: SubAgent) -> float:

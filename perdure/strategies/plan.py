@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, ValidationError
 
 from perdure.errors import AgentError, ToolError
+from perdure.mcp import MCPServer
 from perdure.messages import JSON, Data
-from perdure.policies import AgentSpec, Limits, StrategySpec, SubAgent
+from perdure.policies import AgentSpec, Limits, StrategySpec, SubAgent, ToolSpec
 from perdure.results import preview
 from perdure.schemas import sentence
 from perdure.strategies import Ask, Directed, Do, Move, Situation, plan_views, planning
@@ -85,12 +86,12 @@ class Plan:
             raise AgentError(f"Plan: {sentence(error)}") from None
         return StrategySpec(name=self.name, options=options.model_dump())
 
-    def tools(self, agent: Agent) -> Sequence[Tool]:
-        """Return the tools by which a plan is made and amended, and the one that does a step."""
-        return (*self._planning(agent), self._step(agent))
+    def tools(self, agent: Agent) -> Sequence[Tool | MCPServer]:
+        """Return the tools by which a plan is made and amended, the one that does a step, and servers to be listed."""
+        return (*self._planning(agent), self._step(agent), *_servers(agent))
 
     def _planning(self, agent: Agent) -> Sequence[Tool]:
-        names = [tool.name for tool in agent.own_tools]
+        names = None if _servers(agent) else [tool.name for tool in agent.own_tools]
         most = self.max_steps
 
         def plan(steps: list[dict[str, JSON]]) -> JSON:
@@ -111,7 +112,7 @@ class Plan:
             Tool.from_schema(keep, _NOTHING, name=KEEP, description=_KEEP, **given, approval="never", polling=True),
         )
 
-    def _policy(self, tools: Sequence[str], settled: set[str] | None) -> Any:
+    def _policy(self, tools: Sequence[str] | None, settled: set[str] | None) -> Any:
         """Return who is asked about a plan: nobody about one that can't be."""
         ask, most = self.approve, self.max_steps
         if ask is False:
@@ -129,8 +130,8 @@ class Plan:
         own = agent.rules
         approval: Any = agent.approval
         if own.tools:
-            names = {tool.name for tool in agent.own_tools}
-            approval = own.model_copy(update={"tools": {k: v for k, v in own.tools.items() if k in names}})
+            rules = {name: rule for name, rule in own.tools.items() if name not in _OWN}
+            approval = own.model_copy(update={"tools": rules})
         does = replace(
             agent,
             name=f"{agent.name}-step",
@@ -152,7 +153,8 @@ class Plan:
         """Return what is next: the plan is made or amended, steps begin, or the model sums up."""
         options = Options.model_validate(seen.options)
         before = PlanView.model_validate(seen.progress or {"since": len(seen.entries) - len(seen.since)})
-        course = planning.follow(seen.entries[before.since :], tools_of(seen.spec), options.max_steps)
+        tools = [tool.name for tool in tools_of(seen.spec)]
+        course = planning.follow(seen.entries[before.since :], tools, options.max_steps)
         made = next_move(course, options, seen.spec, answer_only=seen.answer_only)
         begins = {}
         if isinstance(made, Do):
@@ -161,7 +163,14 @@ class Plan:
         return replace(made, progress={"since": now.since, **now.model_dump(mode="json", exclude_defaults=True)})
 
 
-def _checked(steps: list[dict[str, JSON]], tools: Sequence[str], most: int, settled: set[str] | None) -> JSON:
+def _servers(agent: Agent) -> list[MCPServer]:
+    return [tool for tool in agent.tools if isinstance(tool, MCPServer)]
+
+
+_OWN = (PLAN, AMEND, KEEP, STEP)
+
+
+def _checked(steps: list[dict[str, JSON]], tools: Sequence[str] | None, most: int, settled: set[str] | None) -> JSON:
     try:
         read = planning.read(steps)
     except ValueError as error:
@@ -177,10 +186,11 @@ TRIES = 3
 """So many plans in a row that can't be taken, and it is gone on without."""
 
 
-def tools_of(spec: AgentSpec) -> list[str]:
-    """Return the tools that steps of a run may use."""
+def tools_of(spec: AgentSpec) -> list[ToolSpec]:
+    """Return the tools that steps of a run may use: the agent's own, and those that its servers have listed."""
     step = spec.tool(STEP)
-    return [tool.name for tool in step.agent.spec.tools] if step and step.agent else []
+    own = step.agent.spec.tools if step and step.agent else []
+    return [*own, *(tool for tool in spec.tools if tool.mcp)]
 
 
 def next_move(course: Course, options: Options, spec: AgentSpec, *, answer_only: bool = False) -> Ask | Do:
@@ -291,9 +301,7 @@ and nothing else. Use as few steps as do it well, and let steps depend on others
 
 def how(spec: AgentSpec) -> str:
     """Return how a plan is made, with the tools that steps may use."""
-    step = spec.tool(STEP)
-    tools = step.agent.spec.tools if step and step.agent else []
-    lines = [f"- {tool.name}: {' '.join(tool.description.split())}" for tool in tools]
+    lines = [f"- {tool.name}: {' '.join(tool.description.split())}" for tool in tools_of(spec)]
     return "\n".join([_HOW, "", "Tools that steps may use:", *lines] if lines else [_HOW, "", "Steps have no tools."])
 
 

@@ -54,8 +54,8 @@ class PlanStep(Data):
     tools: list[str] = Field(default_factory=list)
 
 
-def schema(tools: Sequence[str], most: int, *, empty: bool = False) -> dict[str, JSON]:
-    """Return the JSON Schema of a plan's arguments: at most so many steps, which use `tools`."""
+def schema(tools: Sequence[str] | None, most: int, *, empty: bool = False) -> dict[str, JSON]:
+    """Return the JSON Schema of a plan's arguments: at most so many steps, which use `tools` (None: not known yet)."""
     named: dict[str, JSON] = {"type": "string", "enum": list(tools)} if tools else {"type": "string"}
     step = {
         "type": "object",
@@ -80,7 +80,7 @@ def schema(tools: Sequence[str], most: int, *, empty: bool = False) -> dict[str,
             "tools": {
                 "type": "array",
                 "items": named,
-                **({} if tools else {"maxItems": 0}),
+                **({"maxItems": 0} if tools == [] else {}),
                 "description": "Names of the tools that it may call; it has no others.",
             },
         },
@@ -106,12 +106,12 @@ def read(steps: JSON) -> list[PlanStep]:
 
 
 def problem(
-    steps: Sequence[PlanStep], tools: Iterable[str], most: int, settled: AbstractSet[str] | None = None
+    steps: Sequence[PlanStep], tools: Iterable[str] | None, most: int, settled: AbstractSet[str] | None = None
 ) -> str | None:
     """Return what is wrong with the steps of a plan, in a sentence, or None.
 
     Args:
-        tools: Those that there are.
+        tools: Those that there are. None: nobody knows.
         most: So many steps at most.
         settled: Steps that are done or under way: nothing may be changed about them, but others may depend on them.
             None: nobody knows which there are.
@@ -123,7 +123,7 @@ def problem(
         return f"Two steps have the id {twice!r}; give each one of its own."
     if settled is not None and (again := next((one for one in ids if one in settled), None)):
         return f"Step {again!r} is done or under way, and can't be changed; leave it out."
-    if unknown := _unknown(steps, set(tools)):
+    if tools is not None and (unknown := _unknown(steps, set(tools))):
         return unknown
     if settled is not None and (lost := _lost(steps, {*ids, *settled})):
         return lost

@@ -10,6 +10,7 @@ import os
 import re
 import socket
 from contextlib import closing
+from typing import Any
 from uuid import uuid4
 
 from pydantic import BaseModel
@@ -167,7 +168,7 @@ if "CHAOS_STAGE" in os.environ:  # in a worker, not where the agent is only look
 
 def _task(said):
     """Return the task that is said; who does a step of a plan, or is told of an event, knows its own by that."""
-    told = json.loads(next((line for line in said.splitlines() if line.startswith("{")), said))
+    told: dict[str, Any] = json.loads(next((line for line in said.splitlines() if line.startswith("{")), said))
     if step := re.search(r"^Your step \((.*?)\)", said, re.MULTILINE):
         return {"run": activity.info().workflow_id, "replies": told["steps"][step[1]]}
     return told if "run" in told else json.loads(told.get("text") or told["what"])

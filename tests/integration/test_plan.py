@@ -15,6 +15,7 @@ from perdure.models import ModelReply, ModelRequest
 from perdure.strategies.plan import Plan
 from perdure.strategies.plan_views import PlanView, plan_of
 from perdure.testing import ScriptedModel
+from tests.integration.test_mcp import Desk
 
 ROOMY: Any = Limits(steps=60, input_tokens=None, output_tokens=None, wall_time=timedelta(minutes=5))
 
@@ -121,6 +122,11 @@ def book(booked):
         return f"booked {seat}"
 
     return book
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(tmp_path)
 
 
 class Gate:
@@ -421,3 +427,17 @@ async def test_the_example_plans_amends_and_ends(stage):
         "6.1 step sum",
     ]
     assert statuses(done) == {"train": "done", "hotel": "done", "flight": "done", "sum": "done"}
+
+
+async def test_a_step_may_use_tools_that_a_server_has_listed_at_the_beginning(stage, desk):
+    plan = planned(step("ask", tools=["echo"]), step("think"))
+    wrong = planned(step("ask", tools=["fly"]))
+    helpers = Helpers(ask=[call("echo", text="hi"), "${echo.said}"])
+    cast = Cast(stage, Leader(wrong, plan, "Done."), helpers, [desk.server()])
+    done = await cast.run()
+    assert "- echo:" in cast.leader.requests[0].instructions
+    assert "wants the tool 'fly', which there is not. The tools are: echo." in cast.leader.notes[1]
+    assert helpers.tools == {"ask": ["echo"], "think": []}
+    assert [(one.name, one.content) for one in done.results[2:]] == [("step", "hi"), ("step", "think is done")]
+    child = await stage.client.handle(f"{done.handle.id}/3.1").projection()
+    assert [event.type for event in child.events if event.type == "tools_listed"] == []

@@ -18,7 +18,7 @@ from perdure.events import PlanChanged
 from perdure.messages import AssistantMessage, CallRecord, Entry, ToolCall, ToolMessage, ToolResult, UserMessage
 from perdure.policies import Approval, Limits
 from perdure.strategies import Ask, Do, Situation, plan_views, planning
-from perdure.strategies.plan import AMEND_NOW, KEEP_NOW, MAKE, NO_PLAN, STEPS_WAIT, SUM_UP, Plan
+from perdure.strategies.plan import AMEND_NOW, KEEP_NOW, MAKE, NO_PLAN, PLAN_WAITS, STEPS_WAIT, SUM_UP, Plan
 from perdure.strategies.plan_views import PlanView
 from perdure.strategies.planning import AMEND, KEEP, PLAN, STEP, problem
 
@@ -369,6 +369,13 @@ def test_a_step_that_waits_for_a_person_is_waited_for_and_told_of():
     play.entries.append(UserMessage(role="user", content="Call 2.1", source="runtime", result=news))
     asked(play.move(), SUM_UP)
     assert play.statuses() == {"a": "done", "b": "done"}
+
+
+def test_a_plan_that_waits_for_a_person_may_be_made_anew():
+    play = Play()
+    play.model(PLAN, {"steps": [step("a")]}, "waiting")
+    play.say("Otherwise, please.")
+    asked(play.move(), PLAN_WAITS, PLAN)
 
 
 def test_in_the_last_turn_the_model_answers_with_what_is_known():
