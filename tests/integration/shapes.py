@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from perdure import Agent, Limits
+from perdure import Agent, Limits, Plan
+from perdure.models import ModelRequest
 from perdure.strategies.graph import END, START, Branch, Edge, Graph, Node
 from perdure.strategies.team import Member, Team
 from perdure.testing import ScriptedModel
@@ -40,6 +41,25 @@ def handoff(stage: Any, look: Tool, book: Tool) -> Agent:
     script = ScriptedModel([LOOKING, over, BOOKING, "done"])
     clerk = stage.agent(script, [book], name="clerk")
     agent: Agent = stage.agent(script, [look], handoffs=[clerk])
+    return agent
+
+
+def plan(stage: Any, look: Tool, book: Tool) -> Agent:
+    """Two steps are planned, each a run of its own: to look, and then to book."""
+
+    def says(request: ModelRequest) -> Any:
+        tools = {tool.name for tool in request.tools}
+        if "plan" in tools:
+            looks = {"id": "look", "goal": "Look at Rome.", "depends_on": [], "tools": ["look"]}
+            books = {"id": "book", "goal": "Book 1A.", "depends_on": ["look"], "tools": ["book"]}
+            return {"calls": [{"name": "plan", "arguments": {"steps": [looks, books]}}]}
+        if "keep_plan" in tools:
+            return "done" if request.answer_only else {"calls": [{"name": "keep_plan"}]}
+        if any(message.role == "tool" for message in request.messages):
+            return "it is done"
+        return LOOKING if "look" in tools else BOOKING
+
+    agent: Agent = stage.agent([says], [look, book], strategy=Plan(), limits=Limits(steps=40))
     return agent
 
 
@@ -92,4 +112,4 @@ def graph(stage: Any, look: Tool, book: Tool) -> Agent:
     return agent
 
 
-SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (react, sub_agent, handoff, team, graph)}
+SHAPES: dict[str, Shape] = {shape.__name__: shape for shape in (react, sub_agent, handoff, plan, team, graph)}
