@@ -4,13 +4,13 @@ import asyncio
 import re
 import threading
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel
 
 from examples import plan_trip
-from perdure import Agent, DecisionRejected, Limits, Task, ToolContext, tool
+from perdure import Agent, DecisionRejected, Limits, Sensitive, Task, ToolContext, tool
 from perdure.models import ModelReply, ModelRequest
 from perdure.strategies.plan import Plan
 from perdure.strategies.plan_views import PlanView, plan_of
@@ -441,3 +441,38 @@ async def test_a_step_may_use_tools_that_a_server_has_listed_at_the_beginning(st
     assert [(one.name, one.content) for one in done.results[2:]] == [("step", "hi"), ("step", "think is done")]
     child = await stage.client.handle(f"{done.handle.id}/3.1").projection()
     assert [event.type for event in child.events if event.type == "tools_listed"] == []
+
+
+async def test_what_is_private_in_a_result_is_private_to_the_models_of_the_steps_that_need_it(stage):
+    phone, rung = "+49 170 5550123", []
+
+    @tool(effect="read")
+    def find() -> Annotated[str, Sensitive("phone")]:
+        """Find the phone."""
+        return phone
+
+    @tool
+    def ring(phone: Annotated[str, Sensitive("phone")]) -> str:
+        """Ring somebody up."""
+        rung.append(phone)
+        return "rung"
+
+    plan = planned(step("find", tools=["find"]), step("ring", "find", tools=["ring"]))
+    helpers = Helpers(find=[call("find"), "It is ‹phone-1›."], ring=[call("ring", phone="‹phone-1›"), "Rung."])
+    cast = Cast(stage, Leader(plan, KEEP, "Done."), helpers, [find, ring], conceal=True)
+    await cast.run()
+    assert rung == [phone]
+    assert "It is ‹phone-1›." in helpers.tasks["ring"]
+    asked = [*cast.leader.requests, *(one for script in helpers.scripts.values() for one in script.requests)]
+    assert phone not in str([request.messages for request in asked])
+
+
+async def test_a_plan_that_continues_as_new_knows_how_far_it_is(stage):
+    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 30})
+    chain = [step(f"s{at}", *([f"s{at - 1}"] if at else [])) for at in range(4)]
+    cast = Cast(stage, Leader(planned(*chain), "Done."), replan=False)
+    done = await cast.run()
+    assert done.projection.executions > 1
+    assert statuses(done) == dict.fromkeys(("s0", "s1", "s2", "s3"), "done")
+    assert list(cast.helpers.tasks) == ["s0", "s1", "s2", "s3"]
+    assert len(done.told("run_started")) == 1
