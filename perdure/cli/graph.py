@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from perdure.cli import session
-from perdure.cli.output import AsJSON, Misuse, data, emit, safe, say
+from perdure.cli.output import AsJSON, Misuse, data, emit, paint, safe, say
 
 if TYPE_CHECKING:
     from perdure.policies import AgentSpec
@@ -67,20 +67,37 @@ async def _served(name: str) -> AgentSpec:
 
 
 async def _of_run(run_id: str) -> tuple[GraphSpec, Way]:
-    from perdure.strategies.graph_drawing import way_of
-    from perdure.strategies.graph_shape import Progress
+    from perdure.strategies.graph_drawing import graph_of
 
     client = await session.connect()
     state = (await client.handle(run_id).projection()).state
     if state is None:
         raise Misuse(f"Run {run_id} has not begun yet.")
-    return _shape(state.spec), way_of(Progress.model_validate(state.progress), is_open=state.outcome is None)
+    found = graph_of(state)
+    if found is None:
+        raise _not_led(state.spec)
+    return found
 
 
 def _shape(spec: AgentSpec) -> GraphSpec:
     from perdure.strategies.graph_shape import GraphSpec
 
     if spec.strategy is None or spec.strategy.name != "graph":
-        by = f"by strategy {spec.strategy.name!r}" if spec.strategy else "by its model alone"
-        raise Misuse(f"Agent {spec.name!r} is led {by}, not by a graph: there is none to be drawn.")
+        raise _not_led(spec)
     return GraphSpec.model_validate(spec.strategy.options)
+
+
+def _not_led(spec: AgentSpec) -> Misuse:
+    by = f"by strategy {spec.strategy.name!r}" if spec.strategy else "by its model alone"
+    return Misuse(f"Agent {spec.name!r} is led {by}, not by a graph: there is none to be drawn.")
+
+
+def line(shape: GraphSpec, way: Way, stream: TextIO) -> str:
+    """Return the way of a run in a line: the nodes in which it has been, with how often, and where it is now."""
+    return ", ".join(_visited(name, way, stream) for name in shape.in_order({*way.visits, *way.now}))
+
+
+def _visited(name: str, way: Way, stream: TextIO) -> str:
+    times = way.visits.get(name, 0)
+    told = f"{safe(name)} \u00d7{times}" if times > 1 else safe(name)
+    return paint(f"{told} (now)", "cyan", stream) if name in way.now else told

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from perdure import asking, outputs
 from perdure import events as ev
-from perdure.cli import plans, standing, story, teams
+from perdure.cli import graph, plans, standing, story, teams
 from perdure.cli.output import as_json, moment, one_line, paint, safe, span
 from perdure.context import summary_of
 from perdure.errors import PerdureError
@@ -25,6 +25,7 @@ from perdure.messages import (
     UserMessage,
 )
 from perdure.state import RunState
+from perdure.strategies.graph_drawing import graph_of
 from perdure.strategies.plan_views import plan_of
 from perdure.strategies.team import standing_of
 
@@ -38,6 +39,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
     """Return all that is known of a run, as data."""
     state, result = _state(projection), projection.result()
     results = results_of(projection.entries, result.calls)
+    led = graph_of(state)
     calls = [{**call.model_dump(), "result": _result(call, results)} for call in result.calls]
     told = {
         **result.model_dump(exclude={"calls", "status"}),
@@ -54,6 +56,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "context": {**state.context.model_dump(), "share": round(state.context.share, 4)} if state.context else None,
         "plan": plan_of(state),
         "team": standing_of(state.spec, state.progress),
+        "graph": {"visits": led[1].visits, "taken": led[1].taken, "now": led[1].now} if led else None,
         "priority": now.priority,
         "tenant": now.tenant or None,
         "calls": calls,
@@ -84,9 +87,7 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     if now.under_way:
         yield from ("", paint("Under way", "bold", stream))
         yield from (f"  {story.attempt_line(attempt, datetime.now(UTC))}" for attempt in now.under_way)
-    if plan := plan_of(state):
-        yield from ("", paint("Plan", "bold", stream), *plans.lines(plan, stream))
-    yield from teams.lines(state, stream)
+    yield from _led(state, stream)
     yield from ("", paint("Timeline", "bold", stream))
     begun = projection.started_at or datetime.now(UTC)
     last = None if projection.ended else _asked(projection.events)
@@ -100,6 +101,15 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
     if result.text:
         title = "Answer" if standing.status(projection) in ("completed", "budget_exhausted") else "Last words"
         yield from ("", paint(title, "bold", stream), safe(outputs.answer(result)))
+
+
+def _led(state: RunState, stream: TextIO) -> Iterator[str]:
+    """Yield how far a run is in what leads it."""
+    if plan := plan_of(state):
+        yield from ("", paint("Plan", "bold", stream), *plans.lines(plan, stream))
+    yield from teams.lines(state, stream)
+    if led := graph_of(state):
+        yield from ("", paint("Graph", "bold", stream), f"  {graph.line(*led, stream)}")
 
 
 def _work(projection: Projection, result: RunResult, stream: TextIO) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 
+from perdure.state import RunState
 from perdure.strategies.graph_layout import HEIGHT, layout
 from perdure.strategies.graph_shape import END, START, GraphSpec, Line, NodeKind, Progress
 
@@ -50,6 +51,15 @@ def way_of(at: Progress, *, is_open: bool) -> Way:
     """Return the way that a run has gone so far."""
     now = [*at.active, *at.due] if is_open else []
     return Way(at.visits, at.taken, now, at.over)
+
+
+def graph_of(state: RunState) -> tuple[GraphSpec, Way] | None:
+    """Return the graph that leads a run, and the way that it has gone in it so far; None where none does."""
+    strategy = state.spec.strategy
+    if strategy is None or strategy.name != "graph":
+        return None
+    at = Progress.model_validate(state.progress)
+    return GraphSpec.model_validate(strategy.options), way_of(at, is_open=state.outcome is None)
 
 
 def _title(name: str, way: Way) -> str:

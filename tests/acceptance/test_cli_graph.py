@@ -120,6 +120,7 @@ def test_the_example_runs_and_its_way_is_drawn(cli):
         assert drawn["visits"] == {"hotel": 2, "train": 1, "add_up": 2, "lower": 1, "tell": 1, "confirm": 1}
         marked = cli("graph", "--run", "turin").stdout
         assert "class n6 now" in marked
+        assert "hotel \u00d72, train, add_up \u00d72, lower, tell, confirm (now)" in cli("show", "turin").stdout
         assert '"hotel \u00d72"' in marked
         cli("approve", "turin", "--args", json.dumps({"question": "?", "people": 3}))
         ended = cli("run", f"{EXAMPLE}:trip", "Turin", "--id", "turin")

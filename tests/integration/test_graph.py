@@ -382,3 +382,31 @@ async def test_a_node_is_asked_about_by_the_rules_of_its_tool_and_agent(stage):
     asked = await stage.until(handle, "approval_requested")
     await handle.approve(asked.call, arguments={"city": "Oslo"})
     assert (await stage.end(handle)).result.text == "booked Oslo"
+
+
+async def test_a_long_run_keeps_its_place_over_executions(stage):
+    stage.client.settings = stage.client.settings.model_copy(update={"max_history_events": 40})
+    graph = Graph(
+        Trip,
+        nodes=[Node("again", one_more, writes="rounds", at_most=12, instead=END)],
+        edges=begin_at("again", Edge("again", "again")),
+        answer="{rounds}",
+    )
+    done = await stage.run(["-"], variables=Trip, strategy=graph)
+    assert done.result.text == "12"
+    assert done.state.before is not None  # its transcript was put away meanwhile
+
+
+async def test_each_turn_of_a_session_goes_along_the_graph_anew_with_what_was_written(stage):
+    graph = Graph(
+        Trip,
+        nodes=[Node("again", one_more, writes="rounds")],
+        edges=begin_at("again", Edge("again", END)),
+        takes="city",
+        answer="{city} {rounds}",
+    )
+    agent = stage.agent(["-"], variables=Trip, strategy=graph)
+    await stage.serve(agent)
+    async with stage.client.session(f"s-{stage.queue}", agent, task_queue=stage.queue) as session:
+        assert (await session.ask("Rome")).text == "Rome 1"
+        assert (await session.ask("Oslo")).text == "Oslo 2"
