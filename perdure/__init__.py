@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from perdure.policies import AgentSpec, Approval, ContextPolicy, Limits, ModelSettings, Price
     from perdure.sensitive import Secret, Sensitive
     from perdure.settings import Settings
+    from perdure.strategies.graph import Graph
     from perdure.strategies.plan import Plan
     from perdure.strategies.team import Member, Team
     from perdure.tools import Done, NotDone, Tool, ToolContext, Unknown, ask_user, tool
@@ -53,6 +54,7 @@ __all__ = [
     "DecisionRejected",
     "Done",
     "FilePart",
+    "Graph",
     "Handoff",
     "Hook",
     "ImagePart",
@@ -113,6 +115,7 @@ _NAMES = {
     "policies": ("AgentSpec", "Approval", "ContextPolicy", "Limits", "ModelSettings", "Price"),
     "sensitive": ("Secret", "Sensitive"),
     "settings": ("Settings",),
+    "strategies.graph": ("Graph",),
     "strategies.plan": ("Plan",),
     "strategies.team": ("Member", "Team"),
     "tools": ("Done", "NotDone", "Tool", "ToolContext", "Unknown", "ask_user", "tool"),

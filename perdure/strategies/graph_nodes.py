@@ -18,6 +18,7 @@ from perdure.policies import ToolSpec
 from perdure.schemas import inline_refs, sentence, type_schema
 from perdure.strategies.graph_shape import WHOLE, NodeKind, NodeSpec
 from perdure.strategies.graph_text import fields_of
+from perdure.strategies.graph_types import is_text
 from perdure.tools import Tool, tool_from_function
 
 Schema = Mapping[str, Any]
@@ -198,8 +199,8 @@ def _tool(node: Node, what: Tool, kind: NodeKind, state: type[BaseModel]) -> Mad
         text = f"{what.name} needs {required[0]!r}, which is no field of {state.__name__}"
         raise AgentError(f"Node {node.name!r}: {text}; say in inputs= which one it is.")
     result = returned(what.function)
-    is_text = bool(result and result.get("type") == "string")
-    spec = _spec(node, kind, takes=takes, given=dict(node.given), is_text=is_text, **_written(node))
+    texty = result.get("type") == "string" if result else is_text(_wanted(node, state))
+    spec = _spec(node, kind, takes=takes, given=dict(node.given), is_text=texty, **_written(node))
     return Made(spec, renamed(what, node.name), result)
 
 
@@ -253,15 +254,15 @@ def _agent(node: Node, agent: Agent, state: type[BaseModel]) -> Made:
     tool = agent.as_tool(described, name=node.name, parallel=True, share=node.share)
     if agent.output_type is not None:  # it is held to that by itself
         result = type_schema(agent.output_type)
-        is_text = result.get("type") == "string"
-        return Made(_spec(node, kind, text=node.task, is_text=is_text, **_written(node)), tool, result)
+        text = result.get("type") == "string"
+        return Made(_spec(node, kind, text=node.task, is_text=text, **_written(node)), tool, result)
     wanted = _wanted(node, state)
-    fits = {} if wanted.get("type") == "string" and "enum" not in wanted else dict(wanted)
-    return Made(_spec(node, kind, text=node.task, is_text=not fits, schema_of=fits, **_written(node)), tool)
+    shape = {} if is_text(wanted) else dict(wanted)
+    return Made(_spec(node, kind, text=node.task, is_text=not shape, schema_of=shape, **_written(node)), tool)
 
 
 def _wanted(node: Node, state: type[BaseModel]) -> Schema:
-    """Return what an agent's answer has to be for the fields that it writes."""
+    """Return what a node's result has to be for the fields that it writes."""
     schemas = inline_refs(state.model_json_schema(by_alias=False)).get("properties", {})
     if isinstance(node.writes, str):
         return cast("Schema", schemas.get(node.writes, {"type": "string"}))

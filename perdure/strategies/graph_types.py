@@ -77,6 +77,14 @@ def _parts_fit(written: Schema, read: Schema) -> bool:
     )
 
 
+def is_text(schema: Schema) -> bool:
+    """Return whether any text is a value, and nothing else but None."""
+    if options := _options(schema):
+        left = [one for one in options if one.get("type") != "null"]
+        return bool(left) and all(is_text(one) for one in left)
+    return schema.get("type") == "string" and listed(schema) is None and "format" not in schema
+
+
 def listed(schema: Schema) -> list[JSON] | None:
     """Return all values that there can be; None where there is no end of them."""
     if "enum" in schema:

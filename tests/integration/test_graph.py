@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from perdure import Approval, Limits, ToolError, tool
+from perdure import Approval, Limits, ToolError, ask_user, tool
 from perdure.strategies.graph import END, START, ApprovalNode, Branch, Edge, Graph, Join, Node
 
 
@@ -410,3 +410,16 @@ async def test_each_turn_of_a_session_goes_along_the_graph_anew_with_what_was_wr
     async with stage.client.session(f"s-{stage.queue}", agent, task_queue=stage.queue) as session:
         assert (await session.ask("Rome")).text == "Rome 1"
         assert (await session.ask("Oslo")).text == "Oslo 2"
+
+
+async def test_a_node_may_ask_the_user_whose_words_are_kept_as_they_are(stage):
+    graph = Graph(
+        Trip,
+        nodes=[Node("ask", ask_user, given={"question": "How many?"}, writes="choice")],
+        edges=begin_at("ask", Edge("ask", END)),
+        answer="{choice}",
+    )
+    handle = await stage.start(["-"], variables=Trip, strategy=graph)
+    asked = await stage.until(handle, "asked")
+    await handle.answer("5", call=asked.call)
+    assert (await stage.end(handle)).result.text == "5"

@@ -16,7 +16,7 @@ from perdure.schemas import inline_refs
 from perdure.strategies.graph_shape import NodeSpec
 from perdure.strategies.graph_state import Misfit, given, merged
 from perdure.strategies.graph_text import fields_of, filled
-from perdure.strategies.graph_types import fits, listed
+from perdure.strategies.graph_types import fits, is_text, listed
 
 
 class Colour(Enum):
@@ -94,6 +94,24 @@ def test_a_field_that_is_not_written_yet_is_no_mismatch():
 )
 def test_values_are_listed_where_there_is_an_end_of_them(hint: Any, values: Any):
     assert listed(schema(hint, "validation")) == values
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (str, True),
+        (str | None, True),
+        (int, False),
+        (date, False),
+        (Colour, False),
+        (Literal["a"], False),
+        (str | int, False),
+        (None, False),
+        (Any, False),
+    ],
+)
+def test_text_is_what_takes_any_text_and_nothing_else(hint: Any, text: bool):
+    assert is_text(schema(hint, "validation")) is text
 
 
 class State(BaseModel):
