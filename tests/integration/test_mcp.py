@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from perdure import MCPServer, Secret, Task, tool
 from perdure.errors import AgentError
 from perdure.telemetry.executions import histories
+from perdure.testing import ScriptedModel
 
 PLAIN = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
 READS = {"readOnlyHint": True}
@@ -331,6 +332,24 @@ async def test_the_tools_go_along_when_a_run_continues_as_new_and_when_it_is_for
     assert (done.result.status, len(done.results)) == ("completed", 6)
     assert done.projection.executions > 0
     assert len(desk.said("list")) == 1
+
+
+async def test_each_agent_that_a_run_is_handed_to_has_the_tools_of_its_own_servers(stage, desk, tmp_path_factory):
+    other = Desk(tmp_path_factory.mktemp("other"))
+    other.offer("put")
+    transfer = {"calls": [{"name": "transfer_to_second", "arguments": {}}]}
+    back = {"calls": [{"name": "transfer_to_first", "arguments": {}}]}
+    model = ScriptedModel([calls("echo"), transfer, calls("put"), back, calls("echo"), "done"])
+    second = stage.agent(model, [other.server()], name="second", handoffs=["first"])
+    first = stage.agent(model, [desk.server()], name="first", handoffs=[second])
+    await stage.serve(first)
+    done = await stage.end(await stage.start_again(first))
+    assert [(one.name, one.status) for one in done.results if "transfer" not in one.name] == [
+        ("echo", "ok"),
+        ("put", "ok"),
+        ("echo", "ok"),
+    ]
+    assert (len(desk.said("list")), len(other.said("list"))) == (1, 1)
 
 
 async def test_a_server_is_declared_by_what_can_be_known_of_it(stage, desk):
