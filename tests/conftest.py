@@ -21,6 +21,7 @@ from hypothesis import HealthCheck
 from perdure.client import Client
 from perdure.settings import Settings
 
+pytest_plugins = ["perdure.testing.plugin"]  # for a source tree that is not installed
 ROOT = Path(__file__).parents[1]
 
 # Whatever this machine is set up for, tests neither see nor touch it.

@@ -1,4 +1,4 @@
-"""For tests: models that follow a script, in process or over HTTP, and recorded conversations."""
+"""For tests of agents: an engine whose clock can be moved, scripted models, fake tools, and what checks a ledger."""
 
 from __future__ import annotations
 
@@ -6,30 +6,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.testing.engines import Engine, engine
+    from perdure.testing.environment import Environment, Run
+    from perdure.testing.fakes import Fake, FakeCall, assert_never_twice, rewired
     from perdure.testing.model_process import ModelServerProcess
     from perdure.testing.model_server import ModelServer
     from perdure.testing.recording import Recording, load_recordings
-    from perdure.testing.script import ScriptedReply, load_script
+    from perdure.testing.script import ScriptedReply, call, load_script
     from perdure.testing.scripted_model import ScriptedModel
 
 __all__ = [
+    "Engine",
+    "Environment",
+    "Fake",
+    "FakeCall",
     "ModelServer",
     "ModelServerProcess",
     "Recording",
+    "Run",
     "ScriptedModel",
     "ScriptedReply",
+    "assert_never_twice",
+    "call",
+    "engine",
     "load_recordings",
     "load_script",
+    "rewired",
 ]
 
 _HOMES = {
+    "Engine": "engines",
+    "Environment": "environment",
+    "Fake": "fakes",
+    "FakeCall": "fakes",
     "ModelServer": "model_server",
     "ModelServerProcess": "model_process",
     "Recording": "recording",
+    "Run": "environment",
     "ScriptedModel": "scripted_model",
     "ScriptedReply": "script",
+    "assert_never_twice": "fakes",
+    "call": "script",
+    "engine": "engines",
     "load_recordings": "recording",
     "load_script": "script",
+    "rewired": "fakes",
 }
 
 

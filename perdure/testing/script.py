@@ -129,6 +129,11 @@ class ScriptedReply(_Strict):
 _TROUBLES = ("error", "http", "hang", "drop", "drip", "malformed", "empty")
 
 
+def call(name: str, /, **arguments: JSON) -> ScriptedReply:
+    """Return a reply that calls one tool: `call("refund", order="A7", cents=500)`."""
+    return ScriptedReply(calls=[ScriptedCall(name=name, arguments=arguments)])
+
+
 # -- reading -----------------------------------------------------------------------------------------------
 
 

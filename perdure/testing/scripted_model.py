@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,6 +60,37 @@ class ScriptedModel:
             request.on_text(answer.text)
         return answer
 
+    def shown(self, turn: int = -1) -> str:
+        """Return what the model was shown: instructions, conversation, and the names of its tools, as text.
+
+        Args:
+            turn: Of which request: 1 is the first one, -1 the last one.
+        """
+        if not 0 < abs(turn) <= len(self.requests):
+            raise AssertionError(f"The model was asked {len(self.requests)} times; there is no request {turn}.")
+        request = self.requests[turn - 1 if turn > 0 else turn]
+        said = [json.dumps(one.model_dump(mode="json"), ensure_ascii=False) for one in request.messages]
+        return "\n".join([request.instructions, *said, f"tools: {', '.join(tool.name for tool in request.tools)}"])
+
+    def assert_shown(self, *texts: str, turn: int = -1) -> None:
+        """Fail unless the model was shown all of these texts; `turn` as for `shown`."""
+        seen = self.shown(turn)
+        if missing := [text for text in texts if not _within(text, seen)]:
+            raise AssertionError(f"The model was not shown {missing[0]!r}, but:\n{seen}")
+
+    def assert_never_shown(self, *texts: str) -> None:
+        """Fail if the model was shown one of these texts, with any request."""
+        for turn in range(1, len(self.requests) + 1):
+            seen = self.shown(turn)
+            if found := next((text for text in texts if _within(text, seen)), None):
+                raise AssertionError(f"The model was shown {found!r} with request {turn}:\n{seen}")
+
+    def assert_finished(self) -> None:
+        """Fail unless the model was asked for each of its replies at least once."""
+        if len(self.requests) < len(self._replies):
+            text = f"The script has {len(self._replies)} replies; the model was asked {len(self.requests)} times."
+            raise AssertionError(text)
+
     async def aclose(self) -> None:
         """Remember that it was closed."""
         self.closed = True
@@ -74,6 +106,10 @@ class ScriptedModel:
             yield f"{prefix}:scripted"
         finally:
             providers.unregister(prefix)
+
+
+def _within(text: str, seen: str) -> bool:
+    return text in seen or json.dumps(text, ensure_ascii=False)[1:-1] in seen
 
 
 async def _suffer(reply: ScriptedReply) -> None:
