@@ -11,8 +11,9 @@ from perdure.activities.fitting import fitted
 from perdure.agents import Agent
 from perdure.concealing import Book, book_of
 from perdure.handling import texts
-from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json, parse_json
+from perdure.messages import JSON, AssistantMessage, Problem, ToolCall, canonical_json
 from perdure.models import ModelReply, RawCall
+from perdure.parsing import parse_json
 from perdure.policies import READ_RESULT, AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn
 from perdure.results import clean, words

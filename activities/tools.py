@@ -37,8 +37,9 @@ from perdure.activities.unlocked import Unlocked
 from perdure.agents import Agent
 from perdure.errors import ConnectionFailed, ToolError, VariableError
 from perdure.hooks import DENIED
-from perdure.messages import DEFAULT_WINDOW, JSON, ResultStatus, ToolMessage, ToolResult, parse_json
+from perdure.messages import DEFAULT_WINDOW, JSON, ResultStatus, ToolMessage, ToolResult
 from perdure.paging import fitting
+from perdure.parsing import parse_json
 from perdure.policies import READ_RESULT, McpTool
 from perdure.reports import ProbeReport, ToolReport, UndoReport
 from perdure.results import Output, as_text, noted, short, words

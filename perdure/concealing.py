@@ -28,8 +28,8 @@ from perdure.messages import (
     UserMessage,
     Verbatim,
     content_hash,
-    parse_json,
 )
+from perdure.parsing import parse_json
 from perdure.policies import READ_RESULT, AgentSpec, OutputSpec, ToolSpec
 from perdure.results import as_text, render_result
 from perdure.sensitive import CONCEAL, KIND, Sensitive, anywhere, at_leaves, outline, unmarked

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from perdure import approvals
 from perdure.budgets import Additions
 from perdure.decisions import Answer, Cancellation, Decision, Pause, Receipt, Saying, Settlement
-from perdure.messages import Data, parse_json
+from perdure.messages import Data
 from perdure.outcomes import close
+from perdure.parsing import parse_json
 from perdure.results import report_of_value, short
 from perdure.state import CallStatus, RunState
 

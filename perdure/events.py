@@ -6,49 +6,74 @@ All but two are durable: projections of Temporal's history, which come once, in 
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from perdure.budgets import Additions, LimitName
-from perdure.messages import JSON, Content, ContextHealth, Data, OpenStatus, ResultStatus, RunStatus, Usage
+from perdure.budgets import LimitName
+from perdure.event_base import EXECUTION, VERSION, EventBase, position_key
+from perdure.messages import JSON, Content, ContextHealth, OpenStatus, ResultStatus, RunStatus, Usage
+from perdure.people_events import (
+    Answered,
+    ApprovalDecided,
+    ApprovalReminder,
+    ApprovalRequested,
+    Asked,
+    CancelRequested,
+    DecisionRefused,
+    Paused,
+    Resumed,
+    Said,
+    Settled,
+)
 from perdure.state import Fork, Phase
 from perdure.strategies.plan_views import StepView
 
-VERSION = 1
-"""Of the union's schema. It grows by types, and by fields with defaults; both raise it by one.
-
-None is ever removed, renamed, or given another meaning. So a reader ignores the fields that it does not know, skips
-the types that it does not know, and reads all that was written before it.
-"""
-
-
-class EventBase(Data):
-    """What every event has.
-
-    Attributes:
-        run_id: The run.
-        position: Where in the history: Temporal's event id, a dot, and a counter; ordered, and never used twice in one
-            run. In a run that has continued as new, event 17 of its third execution is 200017. "" where the event is
-            not durable.
-        time: Of the history's event.
-        step: Model turn, from 1; 0 before the first.
-        agent: The agent's name.
-        spec_hash: Hash of its rules.
-        session: The session whose turn the run is, "" where it is of none.
-        version: Of the union's schema, as of whoever made the event; see `VERSION`.
-    """
-
-    run_id: str
-    position: str
-    time: datetime
-    step: int = 0
-    agent: str = ""
-    spec_hash: str = ""
-    session: str = ""
-    version: int = VERSION
+__all__ = [
+    "EXECUTION",
+    "VERSION",
+    "Answered",
+    "ApprovalDecided",
+    "ApprovalReminder",
+    "ApprovalRequested",
+    "Asked",
+    "BudgetWarning",
+    "CancelRequested",
+    "ContextCompacted",
+    "DecisionRefused",
+    "Event",
+    "EventBase",
+    "HandedOff",
+    "InDoubt",
+    "ModelFailed",
+    "ModelFinished",
+    "ModelStarted",
+    "Moved",
+    "Paused",
+    "PhaseChanged",
+    "PlanChanged",
+    "Probed",
+    "Recalled",
+    "Resumed",
+    "RetryScheduled",
+    "RunFinished",
+    "RunStarted",
+    "RuntimeFault",
+    "Said",
+    "Settled",
+    "TextDelta",
+    "Told",
+    "ToolFinished",
+    "ToolProgress",
+    "ToolStarted",
+    "ToolsListed",
+    "Undoing",
+    "Undone",
+    "WorkerTookOver",
+    "position_key",
+]
 
 
 class RunStarted(EventBase):
@@ -267,49 +292,6 @@ class ToolFinished(EventBase):
     duration: timedelta | None = None
 
 
-class ApprovalRequested(EventBase):
-    """A person has to decide about a call. `hash` is that of `arguments`."""
-
-    type: Literal["approval_requested"]
-    call: str
-    name: str
-    arguments: dict[str, JSON] = Field(default_factory=dict)
-    hash: str
-    why: str
-
-
-class ApprovalReminder(EventBase):
-    """A request for approval still waits."""
-
-    type: Literal["approval_reminder"]
-    call: str
-    name: str
-
-
-class ApprovalDecided(EventBase):
-    """A call was approved or denied: by whom, by which way, why. `duration` is how long it had waited."""
-
-    type: Literal["approval_decided"]
-    call: str
-    name: str
-    approve: bool
-    by: str
-    via: Literal["update", "signal", "expiry"]
-    reason: str = ""
-    edited: bool = False
-    duration: timedelta | None = None
-
-
-class DecisionRefused(EventBase):
-    """A signal or update from outside did not take; why. `by` is "" where it could not be understood."""
-
-    type: Literal["decision_refused"]
-    name: str
-    by: str = ""
-    via: Literal["update", "signal"]
-    reason: str
-
-
 class InDoubt(EventBase):
     """Nobody knows whether a call's effect happened; `key` is its idempotency key."""
 
@@ -332,18 +314,6 @@ class Probed(EventBase):
     duration: timedelta | None = None
 
 
-class Settled(EventBase):
-    """A person said what became of a call in doubt."""
-
-    type: Literal["settled"]
-    call: str
-    name: str
-    outcome: Literal["done", "not-done", "retry"]
-    by: str
-    via: Literal["update", "signal"] = "update"
-    reason: str = ""
-
-
 class Undoing(EventBase):
     """What a call did is being undone."""
 
@@ -364,74 +334,12 @@ class Undone(EventBase):
     duration: timedelta | None = None
 
 
-class Asked(EventBase):
-    """The model has put a question to the user; the run waits for the answer."""
-
-    type: Literal["asked"]
-    call: str
-    name: str
-    question: str
-
-
-class Answered(EventBase):
-    """A question was answered. `duration` is how long it had waited."""
-
-    type: Literal["answered"]
-    call: str
-    name: str
-    text: str
-    by: str
-    via: Literal["update", "signal"]
-    duration: timedelta | None = None
-
-
-class Said(EventBase):
-    """A person told the agent something: it reaches the model before its next turn, `now` breaks off this one.
-
-    With `queued`, it waits for the session's next turn.
-    """
-
-    type: Literal["said"]
-    content: Content
-    by: str
-    via: Literal["update", "signal"]
-    now: bool = False
-    queued: bool = False
-
-
 class HandedOff(EventBase):
     """The agent has passed the conversation `to` another one, which later events name; `times` so far in the run."""
 
     type: Literal["handed_off"]
     to: str
     times: int = 1
-
-
-class Paused(EventBase):
-    """What runs is let finish, and nothing new starts. `by` is "" where a limit was reached; `reason` says which."""
-
-    type: Literal["paused"]
-    by: str = ""
-    via: Literal["update", "signal"] | None = None
-    reason: str = ""
-
-
-class Resumed(EventBase):
-    """A pause was lifted, or an open run given more: `add` was added to its limits."""
-
-    type: Literal["resumed"]
-    add: Additions = Additions()
-    by: str
-    via: Literal["update", "signal"]
-    reason: str = ""
-
-
-class CancelRequested(EventBase):
-    """Somebody asked the run to end; `by` is "" where it is not known."""
-
-    type: Literal["cancel_requested"]
-    reason: str = ""
-    by: str = ""
 
 
 class RuntimeFault(EventBase):
@@ -533,13 +441,3 @@ Event = Annotated[
     | ToolProgress,
     Field(discriminator="type"),
 ]
-
-
-EXECUTION = 100_000
-"""What positions gain with each execution of a run that has continued as new: the engine allows half as many events."""
-
-
-def position_key(position: str) -> tuple[int, int]:
-    """Return a position as something that compares in order; "" comes before all."""
-    first, _, second = position.partition(".")
-    return (int(first or 0), int(second or 0))

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from perdure.handling import has_handle
 from perdure.memory import LONGEST_FACT, Circle, Fact, Learnt, circle_of, one_line
-from perdure.messages import AssistantMessage, Data, Entry, ToolMessage, UserMessage, content_hash, parse_json
+from perdure.messages import AssistantMessage, Data, Entry, ToolMessage, UserMessage, content_hash
+from perdure.parsing import parse_json
 from perdure.policies import AgentSpec, ModelSettings, Scope
 from perdure.recalling import text_of
 from perdure.screening import carries_secret, is_order, own_words, plain, repeats

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json
 
 from perdure.errors import AgentError
-from perdure.messages import JSON, RunResult, parse_json
+from perdure.messages import JSON, RunResult
+from perdure.parsing import parse_json
 from perdure.policies import OutputSpec
 from perdure.schemas import sentence, type_schema
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from perdure.messages import JSON, ImagePart, ToolResult, parse_json
+from perdure.messages import JSON, ImagePart, ToolResult
+from perdure.parsing import parse_json
 from perdure.policies import READ_RESULT, Shaping
 from perdure.reports import ToolReport
 from perdure.shaping import trim

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
-from perdure.messages import DEEPEST, JSON, Data
+from perdure.messages import JSON, Data
+from perdure.parsing import DEEPEST
 
 KIND = "x-sensitive"
 """Key of a schema: the kind of private data that its values are."""

@@ -19,8 +19,8 @@ from perdure.messages import (
     UserMessage,
     Verbatim,
     canonical_json,
-    parse_json,
 )
+from perdure.parsing import parse_json
 from perdure.policies import READ_RESULT, ToolSpec
 from perdure.results import render_result
 

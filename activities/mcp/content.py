@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-from perdure.messages import JSON, ImagePart, parse_json
+from perdure.messages import JSON, ImagePart
+from perdure.parsing import parse_json
 from perdure.results import Illustrated, clean, short
 
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})

@@ -207,7 +207,7 @@ def read_variables(given: Sequence[str]) -> dict[str, JSON]:
     Raises:
         Misuse: If there is no `=`, or a name comes twice.
     """
-    from perdure.messages import parse_json
+    from perdure.parsing import parse_json
 
     values: dict[str, JSON] = {}
     for one in given:

@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from perdure.concealing import found
 from perdure.context import Once
-from perdure.messages import JSON, AssistantMessage, Entry, ToolMessage, ToolResult, UserMessage, parse_json
+from perdure.messages import JSON, AssistantMessage, Entry, ToolMessage, ToolResult, UserMessage
+from perdure.parsing import parse_json
 from perdure.policies import AgentSpec
 from perdure.results import as_text
 from perdure.sensitive import KIND, anywhere

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from perdure.messages import parse_json
+from perdure.parsing import parse_json
 from perdure.results import LOCAL_LIMIT, as_text, clean, output_of_value, preview, report_of_value, short, words
 
 
