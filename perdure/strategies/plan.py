@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field, ValidationError
 
@@ -49,7 +49,7 @@ class Plan:
             False: never; steps that need one that failed are skipped. What the user says, it is always told.
         max_amendments: So often at most the plan is amended. Default 5.
         step_model: `PROVIDER:NAME` that does the steps, or a list of them. Default: the agent's.
-        step_limits: Of each step. Default: the agent's.
+        step_limits: Of each step; as data, too, such as `{"steps": 5}`. Default: the agent's.
         share: The most of what the run may still spend that a round of steps is lent at once; they can ask for more.
             Default 0.7.
 
@@ -62,13 +62,15 @@ class Plan:
     replan: bool | Literal["failures"] = True
     max_amendments: int = 5
     step_model: str | Sequence[str] | None = None
-    step_limits: Limits | None = None
+    step_limits: Limits | dict[str, JSON] | None = None
     share: float = 0.7
 
     def __post_init__(self) -> None:
         """Check what it is made of."""
         if not (isinstance(self.approve, bool) or callable(self.approve)):  # pyright: ignore[reportUnnecessaryIsInstance] # users
             raise AgentError(f"Plan: approve has to be True, False or a function of the steps, not {self.approve!r}.")
+        if isinstance(self.step_limits, dict):  # from YAML
+            object.__setattr__(self, "step_limits", _limits(self.step_limits))
         if not 0 < self.share <= 1:
             raise AgentError(f"Plan: share has to be above 0 and at most 1, not {self.share!r}.")
         self.spec()
@@ -137,7 +139,7 @@ class Plan:
             name=f"{agent.name}-step",
             model=self.step_model or agent.model,
             instructions="\n\n".join(filter(None, (agent.instructions, _DO_STEP))),
-            limits=self.step_limits or agent.limits,
+            limits=cast("Limits | None", self.step_limits) or agent.limits,
             settings=agent.settings.model_copy(update={"tool_choice": None}),  # it may name what a step does not have
             approval=approval,
             memory=False,
@@ -161,6 +163,13 @@ class Plan:
             begins = {str(call.arguments["step"]): f"{seen.step}.{at}" for at, call in enumerate(made.calls, 1)}
         now = plan_views.view(course, before, begins)
         return replace(made, progress={"since": now.since, **now.model_dump(mode="json", exclude_defaults=True)})
+
+
+def _limits(told: dict[str, JSON]) -> Limits:
+    try:
+        return Limits.model_validate(told)
+    except ValidationError as error:
+        raise AgentError(f"Plan: step_limits: {sentence(error)}") from None
 
 
 def _servers(agent: Agent) -> list[MCPServer]:

@@ -166,7 +166,7 @@ if "CHAOS_STAGE" in os.environ:  # in a worker, not where the agent is only look
 # -- the model ---------------------------------------------------------------------------------------------
 
 
-def _task(said):
+def _task(said: str) -> dict[str, Any]:
     """Return the task that is said; who does a step of a plan, or is told of an event, knows its own by that."""
     told: dict[str, Any] = json.loads(next((line for line in said.splitlines() if line.startswith("{")), said))
     if step := re.search(r"^Your step \((.*?)\)", said, re.MULTILINE):

@@ -93,12 +93,18 @@ def test_what_is_no_list_of_steps_is_refused(steps, words):
         ({"max_steps": 31}, "max_steps"),
         ({"replan": "often"}, "replan"),
         ({"share": 0}, "share has to be above 0"),
+        ({"step_limits": {"steps": 0}}, "step_limits: option steps: "),
         ({"approve": "yes"}, "approve has to be True, False or a function"),
     ],
 )
 def test_a_strategy_that_can_not_be_is_refused_when_it_is_declared(options, words):
     with pytest.raises(AgentError, match=words):
         Plan(**options)
+
+
+def test_the_limits_of_steps_may_be_given_as_data():
+    agent = Agent("trip", "m:x", tools=[look], strategy=Plan(step_limits={"steps": 5}))
+    assert agent.below[0].limits == Limits(steps=5)
 
 
 # -- a run that follows one, played without an engine ------------------------------------------------------
