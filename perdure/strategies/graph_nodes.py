@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -294,7 +293,7 @@ def _approval(node: ApprovalNode, state: type[BaseModel]) -> Made:
         local=True,
         approval="always",
     )
-    return Made(spec, Tool(made_spec, functools.partial(_approved)))
+    return Made(spec, Tool(made_spec, _approved))
 
 
 def _approved(question: str, **shown: JSON) -> dict[str, JSON]:  # noqa: ARG001 - it is for the person
