@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -247,16 +248,14 @@ async def connected(server: MCPServer, values: Values) -> AsyncGenerator[Connect
     Raises:
         Unreachable: If there is none, with the server's own words.
     """
-    from mcp.client import Client
-    from mcp_types import Implementation
-
+    client_of, described = await asyncio.to_thread(_loaded, server)  # which takes a second or two, once
     ended, talk = asyncio.Event(), Talk()
-    about = Implementation(name="perdure", version=_version())
+    about = described(name="perdure", version=_version())
     entered = False
     try:
         async with AsyncExitStack() as stack:
             transport = _heard(await _transport(server, values, talk, stack), ended)
-            client = Client(transport, client_info=about, cache=None)
+            client = client_of(transport, client_info=about, cache=None)
             await stack.enter_async_context(client)
             entered = True
             yield Connection(client, ended)
@@ -266,6 +265,15 @@ async def connected(server: MCPServer, values: Values) -> AsyncGenerator[Connect
         raise Unreachable(_why(error, talk), lasting=talk.refuses) from error
     finally:
         ended.set()
+
+
+def _loaded(server: MCPServer) -> tuple[Any, Any]:
+    """Return the package's client, and what describes it to servers; all that a connection needs is loaded then."""
+    from mcp.client import Client
+    from mcp_types import Implementation
+
+    import_module("mcp.client.streamable_http" if server.url else "mcp.client.stdio")
+    return Client, Implementation
 
 
 def _version() -> str:
