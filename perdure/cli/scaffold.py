@@ -73,28 +73,21 @@ _SCRIPT = """\
 
 _TEST = '''"""The agent with a model that follows a script: no key, no network."""
 
-import asyncio
-from dataclasses import replace
 from pathlib import Path
 
-import perdure
 from perdure.loading import load_agents
-from perdure.testing import ScriptedModel
+from perdure.testing import ScriptedModel, call
 
 [agent] = load_agents(str(Path(__file__).with_name("{file}")))
 
 
-def test_an_order_is_looked_up(tmp_path):
-    model = ScriptedModel([{{"calls": [{{"name": "look_up", "arguments": {{"order": "B2"}}}}]}}, "B2 is ${{look_up}}."])
-    with model.named() as name:
-        task, settings = "Where is B2?", perdure.Settings(home=tmp_path)
-        result = asyncio.run(perdure.run(replace(agent, model=name), task, settings=settings))
-    assert result.text == "B2 is on its way, 1200 cents."
-    assert model.requests[0].instructions.startswith("You look after orders.")
-
-
-def test_nothing_is_refunded_unasked():
-    assert agent.spec.approval_policy(agent.tool("refund").spec) == "always"
+def test_a_refund_is_made_once_somebody_has_agreed(perdure_env):
+    model = ScriptedModel([call("look_up", order="A7"), call("refund", order="A7", cents=500), "A7: ${{refund}}."])
+    with perdure_env.start(agent, "Refund order A7", model=model, tools={{"refund": "refunded"}}) as run:
+        assert run.until_asked().arguments == {{"order": "A7", "cents": 500}}
+        run.approve()
+        assert run.result().text == "A7: refunded."
+    model.assert_shown("delivered, 500 cents")
 '''
 
 _ENV = """\
