@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import AgentError
-from perdure.strategies.graph_checks import check
+from perdure.strategies.graph_checks import check, links, reached
 from perdure.strategies.graph_moves import Ended, advance, begin, wave
 from perdure.strategies.graph_shape import (
     END,
@@ -48,13 +48,16 @@ def graphs(draw: st.DrawFn) -> GraphSpec:
             edges.append(EdgeSpec(source=name, targets=targets))
         else:
             branches.append(BranchSpec(source=name, by="x", cases=list(enumerate(targets))))
-    edges.append(EdgeSpec(source=START, targets=draw(st.lists(st.sampled_from(names), min_size=1, unique=True))))
+    starts = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     joins = []
-    fixed = [edge.source for edge in edges if edge.source != START]
+    fixed = [edge.source for edge in edges]
     if len(fixed) > 1 and draw(st.booleans()):
         sources = draw(st.lists(st.sampled_from(fixed), min_size=2, unique=True))
         joins.append(JoinSpec(sources=sources, target=draw(later(max(map(names.index, sources))))))
     graph = GraphSpec(nodes=nodes, edges=edges, branches=branches, joins=joins)
+    for name in names:  # what nothing leads to, the start leads to
+        starts += [name] if name not in reached({START: [], **links(graph)}, starts) else []
+    graph = graph.model_copy(update={"edges": [*edges, EdgeSpec(source=START, targets=starts)]})
     try:
         check(graph)
     except AgentError:
