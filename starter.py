@@ -24,6 +24,7 @@ from perdure.cli import (
     memory,
     output,
     processes,
+    proof,
     runs,
     scaffold,
     schedules,
@@ -69,6 +70,7 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
         decisions.settle,
         audit.audit,
     ),
+    "Proof": (proof.check_histories,),
     "Declaring": (scaffold.new, declare.schema),
     "Help": (doctor.doctor,),
 }

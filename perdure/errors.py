@@ -136,6 +136,12 @@ class ScheduleNotFound(ScheduleError):
     kind = "not_found"
 
 
+class RecordingError(PerdureError):
+    """What was recorded of a run can't be read, can't be played, or is not where it was to be."""
+
+    kind = "usage"
+
+
 class VariableError(PerdureError, ValueError):
     """A variable is unknown or missing, its value does not fit its type, or all are too large to be kept."""
 

@@ -19,6 +19,7 @@ from perdure.errors import (
     AgentError,
     ForkError,
     PerdureError,
+    RecordingError,
     ScheduleError,
     ScheduleNotFound,
     SessionNameError,
@@ -199,6 +200,8 @@ def _told(error: Exception) -> tuple[str, str, int]:
         case ScheduleNotFound():
             return error.kind, str(error), FAILED
         case Misuse() | ScheduleError() | AgentError() | ForkError() | SessionNameError() | VariableError():
+            return error.kind, str(error), MISUSE
+        case RecordingError():
             return error.kind, str(error), MISUSE
         case PerdureError():
             return error.kind, str(error), FAILED

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from perdure.testing.engines import Engine, engine
     from perdure.testing.environment import Environment, Run
     from perdure.testing.fakes import Fake, FakeCall, assert_never_twice, rewired
+    from perdure.testing.histories import Checked, check_histories, check_history, check_server
     from perdure.testing.model_process import ModelServerProcess
     from perdure.testing.model_server import ModelServer
     from perdure.testing.recording import Recording, load_recordings
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from perdure.testing.scripted_model import ScriptedModel
 
 __all__ = [
+    "Checked",
     "Engine",
     "Environment",
     "Fake",
@@ -28,6 +30,9 @@ __all__ = [
     "ScriptedReply",
     "assert_never_twice",
     "call",
+    "check_histories",
+    "check_history",
+    "check_server",
     "engine",
     "load_recordings",
     "load_script",
@@ -35,6 +40,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Checked": "histories",
+    "check_histories": "histories",
+    "check_history": "histories",
+    "check_server": "histories",
     "Engine": "engines",
     "Environment": "environment",
     "Fake": "fakes",

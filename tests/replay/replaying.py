@@ -11,7 +11,6 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import (
     ExecuteWorkflowInput,
     Interceptor,
-    Replayer,
     UnsandboxedWorkflowRunner,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
@@ -21,8 +20,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from perdure.engine.converter import data_converter
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
-from perdure.workflows.afterwards import AfterwardsWorkflow
-from perdure.workflows.agent import AgentWorkflow
+from perdure.testing.histories import replay_history
 
 HERE = Path(__file__).parent
 NAMES = sorted(path.stem for path in (HERE / "histories").glob("*.json"))
@@ -57,8 +55,7 @@ async def replay_follower(name: str, *, sandboxed: bool = True) -> None:
         NondeterminismError: If today's code does otherwise than the code that was recorded.
     """
     runner = SandboxedWorkflowRunner() if sandboxed else UnsandboxedWorkflowRunner()
-    replayer = Replayer(workflows=[AfterwardsWorkflow], workflow_runner=runner, data_converter=data_converter)
-    await replayer.replay_workflow(follower_of(name))
+    await replay_history(follower_of(name), runner=runner)
 
 
 async def projected(name: str) -> Projection:
@@ -98,20 +95,11 @@ async def replayed(name: str) -> RunState:
         NondeterminismError: If today's code does otherwise than the code that was recorded.
     """
     watch = Watch()
-    replayer = Replayer(
-        workflows=[AgentWorkflow],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-        data_converter=data_converter,
-        interceptors=[watch],
-    )
-    await replayer.replay_workflow(history_of(name))
+    await replay_history(history_of(name), interceptors=[watch])
     assert watch.state is not None
     return watch.state
 
 
 async def replay_in_sandbox(name: str) -> None:
     """Replay a recorded history where clocks, random numbers and I/O raise. Nothing of Perdure is passed through."""
-    replayer = Replayer(
-        workflows=[AgentWorkflow], workflow_runner=SandboxedWorkflowRunner(), data_converter=data_converter
-    )
-    await replayer.replay_workflow(history_of(name))
+    await replay_history(history_of(name), runner=SandboxedWorkflowRunner())
