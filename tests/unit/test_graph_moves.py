@@ -158,3 +158,17 @@ def test_a_join_does_not_wait_for_what_the_run_never_comes_to():
     )
     _, at = wave(begin(graph, 0), 8)
     assert advance(graph, at, [Ended("a")]).due == ["c"]
+
+
+def test_what_has_arrived_at_a_join_is_kept_in_declared_order_whoever_ended_first():
+    graph = plain(
+        "a",
+        "b",
+        "slow",
+        "c",
+        edges=[EdgeSpec(source=START, targets=["a", "b", "slow"]), EdgeSpec(source="c", targets=[END])],
+        joins=[JoinSpec(sources=["a", "b", "slow"], target="c")],
+    )
+    _, at = wave(begin(graph, 0), 8)
+    under_way = at.model_copy(update={"due": ["slow"]})  # the wave was too large for one turn
+    assert advance(graph, under_way, [Ended("b"), Ended("a")]).arrived == {"0": ["a", "b"]}
