@@ -429,7 +429,7 @@ def ends_of(made: Do, data: st.DataObject) -> dict[str, str]:
     return {name: data.draw(st.sampled_from(ENDS)) for name in begun(made)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(plans(), st.data())
 def test_any_plan_ends_with_each_step_done_once_after_those_that_it_needs(steps, data):
     play = Play(replan=data.draw(st.sampled_from([True, False, "failures"])))
@@ -457,7 +457,7 @@ def test_any_plan_ends_with_each_step_done_once_after_those_that_it_needs(steps,
     assert set(stand.values()) <= {"done", "failed", "skipped"}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(plans(), st.data())
 def test_a_plan_ends_whatever_the_model_the_user_and_its_steps_do(first, data):
     play = Play(max_amendments=3)
