@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +27,7 @@ _log = logging.getLogger("perdure.telemetry")
 
 _PATIENCE = timedelta(seconds=30)
 """How long one process may take to tell of an execution, before another one tells the same."""
-_AGAIN = 0.5
+_AGAIN = 0.1
 """Seconds until who waits for that looks again."""
 
 
@@ -47,7 +45,6 @@ class Tracing:
     def __init__(self, telemetry: Telemetry, marks: Marks) -> None:
         self._telemetry = telemetry
         self._marks = marks
-        self._holder = f"{os.getpid()}@{socket.gethostname()}-{secrets.token_hex(4)}"
 
     async def __call__(self, kept: Kept) -> None:
         """Tell what is new of an execution, and wait a moment for it to arrive. What can't be told holds up nothing.
@@ -67,7 +64,7 @@ class Tracing:
 
     async def _tell(self, kept: Kept, told: Told, execution: str, found: Sequence[Span]) -> None:
         """Tell those spans of an execution that were not told yet."""
-        key = (kept.run.namespace, kept.run.run_id, execution, self._holder)
+        key = (kept.run.namespace, kept.run.run_id, execution, secrets.token_hex(8))  # of each copy, here and elsewhere
         while (mark := await self._marks.claim(*key, _PATIENCE)) is None:
             if kept.goes_on:
                 return  # there will be another time

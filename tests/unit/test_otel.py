@@ -1,13 +1,22 @@
 """When OpenTelemetry is told of runs, where that goes, and what it imports: nothing, unless it is on."""
 
+import asyncio
 import subprocess
 import sys
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from perdure.activities.stores import ArchivedRun
+from perdure.engine.converter import data_converter
 from perdure.errors import PerdureError
 from perdure.settings import Settings
 from perdure.telemetry import ids, otel, signals
+from perdure.telemetry.projection import projected
+from perdure.telemetry.spans import Span
+from tests.replay.replaying import history_of
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +118,62 @@ def test_ids_follow_from_what_they_stand_for():
     assert len({one.span, *(ids.of_attempt(*other).span for other in others)}) == 4
     assert one.trace == ids.of_run("default", "run", "chain").trace
     assert one.traceparent(sampled=True) == f"00-{one.trace:032x}-{one.span:016x}-01"
+
+
+class Marks:
+    """How far executions were told; as the store has it."""
+
+    def __init__(self) -> None:
+        self.event, self.holder = 0, ""
+
+    async def claim(self, namespace: str, run_id: str, execution: str, holder: str, patience: timedelta) -> int | None:
+        del namespace, run_id, execution, patience
+        if self.holder not in ("", holder):
+            return None
+        self.holder = holder
+        return self.event
+
+    async def told(self, namespace: str, run_id: str, execution: str, holder: str, event: int) -> None:
+        del namespace, run_id, execution, holder
+        self.event, self.holder = max(self.event, event), ""
+
+
+async def test_a_copy_of_a_run_that_goes_on_and_that_of_its_end_never_tell_the_same_though_they_meet():
+    from perdure.activities.afterwards import Kept
+    from perdure.activities.tracing import Tracing
+
+    arriving, told = asyncio.Event(), list[Any]()
+
+    class Slow(otel.Telemetry):
+        def __init__(self) -> None:
+            self.capture = "off"
+            self.signals = signals.Signals()  # type: ignore[assignment]
+
+        def emit(self, spans: Iterable[Span]) -> None:
+            told.extend(spans)
+
+        async def delivered(self) -> None:
+            await arriving.wait()
+
+    recorded = history_of("tools")
+    projection = await projected(recorded.workflow_id, recorded.events, data_converter)
+    started = projection.started_at
+    assert started
+    about: dict[str, Any] = {
+        "namespace": "default",
+        "run_id": recorded.workflow_id,
+        "agent": "a",
+        "status": "completed",
+    }
+    run = ArchivedRun(**about, started_at=started, closed_at=started, result=projection.result())
+    half = run.model_copy(update={"result": None, "closed_at": None})
+    so_far = Kept(half, "e", projection, recorded.events[:-5], data_converter, goes_on=True)
+    whole = Kept(run, "e", projection, recorded.events, data_converter)
+    tracing = Tracing(Slow(), Marks())
+    copies = [asyncio.create_task(tracing(so_far)), asyncio.create_task(tracing(whole))]
+    while not told:
+        await asyncio.sleep(0)
+    arriving.set()
+    await asyncio.gather(*copies)
+    assert len({span.ref for span in told}) == len(told)
+    assert told[-1].name.startswith("invoke_agent")
