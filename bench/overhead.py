@@ -49,7 +49,7 @@ SWITCHES: dict[str, Switch] = {
     ),
     "Prometheus": Switch({"PERDURE_METRICS_PORT": "0"}, {}),
     "log of events": Switch({"PERDURE_EVENT_LOG": os.devnull}, {}),
-    "copies while runs go on": Switch({"PERDURE_COPY_EVERY": "1"}, {"PERDURE_COPY_EVERY": "0"}),  # ten times as often
+    "copies while runs go on": Switch({}, {"PERDURE_COPY_EVERY": "0"}),
     "streaming": Switch({"PERDURE_STREAM": "true"}, {"PERDURE_STREAM": "false"}),
 }
 
