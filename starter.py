@@ -70,7 +70,7 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
         decisions.settle,
         audit.audit,
     ),
-    "Proof": (proof.check_histories,),
+    "Proof": (proof.record, proof.replay, proof.check_histories),
     "Declaring": (scaffold.new, declare.schema),
     "Help": (doctor.doctor,),
 }

@@ -20,9 +20,9 @@ from perdure.messages import (
     UserMessage,
 )
 
-What = Literal["said", "text", "calls", "arguments", "status", "result", "end"]
+What = Literal["said", "text", "calls", "arguments", "status", "result", "end", "approval"]
 """What differs: what the model was told, its text, the tools that it called, what one was given, how a call ended, what
-it gave; `end`: only one of the runs goes on."""
+it gave; `end`: only one of the runs goes on; `approval`: whether a person was asked."""
 
 
 class Turn(Data):

@@ -25,6 +25,7 @@ _WORDS = {
     "status": "status",
     "result": "result",
     "end": "only one goes on",
+    "approval": "whether a person was asked",
 }
 
 
@@ -62,7 +63,7 @@ class Told:
         if self.parting:
             yield paint(f"They part at step {self.parting.step}", "bold", stream)
             for one in self.parting.differences:
-                yield from _difference(one, stream)
+                yield from told_apart(one, stream)
         else:
             words = "They are the same" if self.same else "Their conversations are the same, what became of them is not"
             yield paint(words, "bold", stream)
@@ -77,10 +78,11 @@ class Told:
                 yield [name, *row]
 
 
-def _difference(one: Difference, stream: TextIO) -> Iterator[str]:
+def told_apart(one: Difference, stream: TextIO, names: tuple[str, str] = ("A", "B")) -> Iterator[str]:
+    """Yield the lines that tell of one difference."""
     where = f"call {one.call}: " if one.call else ""
     yield f"  {where}{_WORDS[one.what]}"
-    for name, value in (("A", one.left), ("B", one.right)):
+    for name, value in zip(names, (one.left, one.right), strict=True):
         yield f"    {paint(name, 'bold', stream)}  {_shown(value)}"
 
 

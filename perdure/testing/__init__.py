@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.testing.cases import Case, load_case, record, save_case
     from perdure.testing.engines import Engine, engine
     from perdure.testing.environment import Environment, Run
     from perdure.testing.fakes import Fake, FakeCall, assert_never_twice, rewired
@@ -13,10 +14,12 @@ if TYPE_CHECKING:
     from perdure.testing.model_process import ModelServerProcess
     from perdure.testing.model_server import ModelServer
     from perdure.testing.recording import Recording, load_recordings
+    from perdure.testing.replaying import Replayed, replay
     from perdure.testing.script import ScriptedReply, call, load_script
     from perdure.testing.scripted_model import ScriptedModel
 
 __all__ = [
+    "Case",
     "Checked",
     "Engine",
     "Environment",
@@ -25,6 +28,7 @@ __all__ = [
     "ModelServer",
     "ModelServerProcess",
     "Recording",
+    "Replayed",
     "Run",
     "ScriptedModel",
     "ScriptedReply",
@@ -34,12 +38,22 @@ __all__ = [
     "check_history",
     "check_server",
     "engine",
+    "load_case",
     "load_recordings",
     "load_script",
+    "record",
+    "replay",
     "rewired",
+    "save_case",
 ]
 
 _HOMES = {
+    "Case": "cases",
+    "Replayed": "replaying",
+    "load_case": "cases",
+    "record": "cases",
+    "replay": "replaying",
+    "save_case": "cases",
     "Checked": "histories",
     "check_histories": "histories",
     "check_history": "histories",

@@ -51,7 +51,7 @@ async def test_what_follows_a_run_is_checked_as_well(name: str, tmp_path: Path) 
 def test_run_that_would_break_is_named_with_the_reason(other: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = told(capsys, str(other))
     assert code == 1
-    assert "1 histories replayed, 1 break, 0 of them running; 1 of other workflows left out" in out
+    assert "1 history replayed, 1 would break, 0 of them running; 1 of other workflows left out" in out
     assert "changed.json" in err
     assert "perdure.model" in err
     code, out, _ = told(capsys, str(other), "--json")
