@@ -88,7 +88,8 @@ def unknown(state: RunState, name: str) -> Receipt:
     listed = f"waiting are {', '.join(waiting)}" if waiting else f"nothing waits for a decision in {state.run_id}"
     if name or waiting:
         listed = f"The run has no call {name!r}: {listed}" if name else f"Say which call is meant: {listed}"
-    text = short(f"{listed[0].upper()}{listed[1:]}.")
+    below = f"; what it waits for is in {', '.join(state.waiting_below)}" if state.waiting_below else ""
+    text = short(f"{listed[0].upper()}{listed[1:]}{below}.")
     if len(calls) == 1 and calls[0].status is CallStatus.QUESTION:
         text += _how_to_answer(state, calls[0])
     return Receipt(accepted=False, call=name, reason="unknown_call", message=text)

@@ -29,8 +29,7 @@ class Waits(Data):
 
 def child_id(state: RunState, call: CallState) -> str:
     """Return the run that a call is, such as `trip/2.1`; after a reset, another one than that of before."""
-    again = f"~{state.execution}" if state.resets else ""
-    return f"{state.run_id}/{call.position}{again}"
+    return state.run_of(call)
 
 
 def request(parent: RunRequest, state: RunState, call: CallState, agent: SubAgent, limits: Limits) -> RunRequest:

@@ -430,6 +430,16 @@ class RunState(BaseModel):
         """Return the tool of a call, as the agent has it that has made the call."""
         return self.rules_of(call).tool(call.call.name)
 
+    def run_of(self, call: CallState) -> str:
+        """Return the id of the run that a call to an agent is: `trip/2.1`; after a reset, another than before it."""
+        again = f"~{self.execution}" if self.resets else ""
+        return f"{self.run_id}/{call.position}{again}"
+
+    @property
+    def waiting_below(self) -> list[str]:
+        """The runs that calls of this one are, and that wait for a person, or have one below that does."""
+        return [self.run_of(call) for call in self.open_calls if call.waits.startswith("waiting_")]
+
     def find(self, name: str, *waiting: CallStatus) -> CallState | None:
         """Return the call with that position or provider's id; "" means the only one that waits so."""
         if not name:

@@ -31,6 +31,7 @@ class Board:
         self.tools: dict[str, tuple[str, datetime]] = {}
         self.open: dict[str, prompt.Open] = {}
         self.paused = False
+        self.waits = False
         self.usage = Usage()
         self.trouble: list[str] = []
         self.draft = Draft()
@@ -67,7 +68,9 @@ class Board:
                 pass
 
     def _hear(self, event: ev.Event) -> None:
-        if isinstance(event, ev.ToolProgress):
+        if isinstance(event, ev.PhaseChanged):
+            self.waits = event.status != "running"
+        elif isinstance(event, ev.ToolProgress):
             self.progress[event.call] = event
         elif isinstance(event, ev.ToolStarted):
             self.progress.pop(event.call, None)

@@ -111,9 +111,18 @@ class Follower:
             self._take(event)
             if not event.position:
                 continue
-            if self._no_wait and (self._board.open or self._board.paused) and await self._waits():
+            if isinstance(event, ev.PhaseChanged) and self._board.waits and not self._board.open:
+                await self._show_below()
+            if self._no_wait and (self._board.open or self._board.paused or self._board.waits) and await self._waits():
                 return None
         return await self._handle.whole((await self._handle.projection(last=True)).result())
+
+    async def _show_below(self) -> None:
+        """Show what runs below this one wait for."""
+        async for request in standing.below(self._client, await self._handle.projection(last=True)):
+            self._screen.say(f"{story.INDENT}{safe(request.tool)} in {safe(request.run_id)} waits:")
+            for command in request.commands:
+                self._screen.say(f"{story.INDENT}{paint(command, 'cyan', sys.stderr)}")
 
     async def _waits(self) -> bool:
         """Return whether it waits for a person; if so, all that it waits for has been shown."""

@@ -333,7 +333,8 @@ async def _waiting(client: Client, run_id: str) -> dict[str, Any]:
     from perdure.cli import standing
 
     projection = await client.handle(run_id).projection(last=True)
-    return {"run_id": run_id, "status": standing.status(projection), "waiting": list(standing.requests(projection))}
+    waiting = [*standing.requests(projection), *[one async for one in standing.below(client, projection)]]
+    return {"run_id": run_id, "status": standing.status(projection), "waiting": waiting}
 
 
 async def _list(wanted: Mapping[str, Any], limit: int, as_json: bool) -> None:

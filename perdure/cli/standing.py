@@ -87,6 +87,18 @@ def requests(projection: Projection) -> Iterator[Request]:
     yield from asking.requests(projection.state, since)
 
 
+async def below(client: Client, projection: Projection) -> AsyncGenerator[Request]:
+    """Yield what the runs want of people that calls of an open run are, and those below them."""
+    if projection.ended or projection.state is None:
+        return
+    for child in projection.state.waiting_below:
+        its = await client.handle(child).projection(last=True)
+        for request in requests(its):
+            yield request
+        async for request in below(client, its):
+            yield request
+
+
 async def now(client: Client, run_id: str) -> Now:
     """Return what history does not tell; nothing if there is no such run."""
     try:

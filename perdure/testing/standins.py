@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from perdure.messages import JSON, parse_json
+from perdure.messages import JSON
+from perdure.parsing import parse_json
 from perdure.sensitive import Sensitive, at_leaves
 from perdure.telemetry import redaction
 from perdure.telemetry.redaction import Known, Redactor, kind_of

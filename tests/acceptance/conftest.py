@@ -105,6 +105,7 @@ thrifty = agent("thrifty", limits=Limits(steps=2, on_exhausted="ask"))
 curious = agent("curious")
 sociable = agent("sociable")
 talker = agent("talker")
+chief = Agent("chief", f"scripted:{HERE / 'chief.json'}", tools=[clerk.as_tool("Sends letters.")])
 stubborn = Agent("stubborn", "openai:none", settings=ModelSettings(base_url="http://127.0.0.1:9/v1", attempts=1000))
 '''
 
@@ -116,6 +117,7 @@ SCRIPTS: dict[str, Any] = {
         {"text": "Done: ${send}"},
         {"text": "Done."},
     ],
+    "chief": [{"calls": [{"name": "clerk", "arguments": {"task": "write to Ada"}}]}, {"text": "All is sent."}],
     "payer": [{"calls": [{"name": "pay", "arguments": {"cents": 500}}]}, {"text": "Paid: ${pay}"}],
     "dawdler": [{"calls": [{"name": "dawdle", "arguments": {"seconds": 1}}]}, {"text": "I am ${dawdle}."}],
     "pair": [

@@ -30,6 +30,18 @@ def test_no_wait_exits_with_3_and_shows_the_commands_that_answer(served):
     assert told["waiting"][0]["arguments"] == {"to": "ada@example.com"}
 
 
+def test_what_a_run_below_waits_for_is_shown_with_the_commands_that_answer(served):
+    done = served("run", "agents.py:chief", "go", "--id", "above", "--no-wait", code=3)
+    assert "send in above/1.1 waits:" in done.stderr
+    assert "perdure approve above/1.1 2.1" in done.stderr
+    told = served.json("run", "agents.py:chief", "go", "--id", "above", "--no-wait", code=3)
+    assert (told["status"], told["waiting"][0]["run_id"]) == ("waiting_approval", "above/1.1")
+    refused = served("approve", "above", code=1)
+    assert "Nothing waits for a decision in above; what it waits for is in above/1.1." in refused.stderr
+    served("approve", "above/1.1", "2.1")
+    assert served("watch", "above").stdout.endswith("All is sent.\n")
+
+
 @pytest.mark.reported(21)
 def test_approvals_lists_what_waits_over_all_runs_and_approve_takes_it_off(served, asking):
     waiting = {request["run_id"]: request for request in served.json("approvals")}
