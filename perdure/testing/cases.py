@@ -26,6 +26,7 @@ from perdure.messages import (
     UserMessage,
 )
 from perdure.policies import AgentSpec, ToolSpec
+from perdure.steps import Wait, next_step
 from perdure.testing.standins import StandIns
 
 if TYPE_CHECKING:
@@ -118,8 +119,6 @@ async def record(client: Client, run_id: str) -> Case:
 
 def case_of(projection: Projection) -> Case:
     """Return what a history tells as a case, private values replaced. Raises `RecordingError` as `record` does."""
-    from perdure.cli.standing import status
-
     state = projection.state
     assert state is not None  # noqa: S101 - a history begins with the start
     if state.spec.strategy is not None:
@@ -137,9 +136,16 @@ def case_of(projection: Projection) -> Case:
         entries=[hidden.entry(entry) for entry in entries],
         asked=[event.call for event in projection.events if event.type == "approval_requested"],
         decided=_decided(projection, hidden),
-        status=status(projection),
+        status=_status(projection),
         text=hidden.text(result.text),
     )
+
+
+def _status(projection: Projection) -> RunStatus | OpenStatus:
+    if projection.ended:
+        return projection.ended.status
+    step = next_step(projection.state) if projection.state else None
+    return step.status if isinstance(step, Wait) else "running"
 
 
 def _task(entries: Sequence[Entry]) -> Content:
@@ -220,7 +226,8 @@ class _Hiding:
                 return entry
 
     def _result(self, result: ToolResult) -> ToolResult:
-        told = {name: getattr(result, name) for name in ("message", "suggestion", "note")}
+        told: dict[str, str | None] = {name: getattr(result, name) for name in ("message", "suggestion", "note")}
+        hidden: dict[str, Any] = {name: self.text(text) if text else None for name, text in told.items()}
         return ToolResult(
             call_id=result.call_id,
             name=result.name,
@@ -228,5 +235,5 @@ class _Hiding:
             content=self._standins.text(result.content),
             error_type=result.error_type,
             execution_order=result.execution_order,
-            **{name: self.text(text) if text else None for name, text in told.items()},
+            **hidden,
         )

@@ -61,8 +61,8 @@ def settings_of_tests(home: Path, **changes: Any) -> Settings:
         home: Folder of the store.
         changes: Settings that are not to be as usual. What is lost is noticed within 2 s, and nothing is lingered over.
     """
-    soon = {"heartbeat_timeout": timedelta(seconds=2), "grace": timedelta(seconds=0.5), "otel": False}
-    return Settings.model_construct(**{"home": home, **soon, "cancel_grace": timedelta(seconds=0.3), **changes})
+    soon: dict[str, Any] = {"heartbeat_timeout": timedelta(seconds=2), "grace": timedelta(seconds=0.5), "otel": False}
+    return Settings.model_construct(None, **{"home": home, **soon, "cancel_grace": timedelta(seconds=0.3), **changes})
 
 
 @asynccontextmanager

@@ -56,12 +56,11 @@ class Run:
         Raises:
             AssertionError: If the run has ended without it.
         """
-        fits = wanted if callable(wanted) else lambda event: event.type == wanted
 
         async def look() -> Event:
             left = nth
             async for event in self.handle.events():
-                left -= bool(fits(event))
+                left -= bool(wanted(event)) if callable(wanted) else event.type == wanted
                 if not left:
                     return event
             raise AssertionError(f"Run {self.id} has ended, and there was no {wanted}.")
