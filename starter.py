@@ -19,6 +19,7 @@ from perdure.cli import (
     declare,
     demo,
     doctor,
+    evals,
     graph,
     history,
     memory,
@@ -70,7 +71,7 @@ _PANELS: dict[str, tuple[Callable[..., object], ...]] = {
         decisions.settle,
         audit.audit,
     ),
-    "Proof": (proof.record, proof.replay, proof.check_histories),
+    "Proof": (evals.eval, proof.record, proof.replay, proof.check_histories),
     "Declaring": (scaffold.new, declare.schema),
     "Help": (doctor.doctor,),
 }
