@@ -39,7 +39,8 @@ def test_what_a_run_below_waits_for_is_shown_with_the_commands_that_answer(serve
     refused = served("approve", "above", code=1)
     assert "Nothing waits for a decision in above; what it waits for is in above/1.1." in refused.stderr
     served("approve", "above/1.1", "2.1")
-    assert served("watch", "above").stdout.endswith("All is sent.\n")
+    served("watch", "above")
+    assert served.json("show", "above")["text"] == "All is sent."
 
 
 @pytest.mark.reported(21)
