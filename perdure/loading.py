@@ -30,6 +30,11 @@ def is_file(where: str) -> bool:
     return where.endswith(".py") or "/" in where or is_declaration(where)
 
 
+def is_named(reference: str) -> bool:
+    """Return whether a reference names one agent of its file or module."""
+    return bool(reference.partition(":")[2])
+
+
 def load_agents(reference: str) -> list[Agent]:
     """Return the agents that `FILE.py`, `FILE.yaml`, `FILE.py:name`, `module` or `module:name` declares, in order.
 

@@ -124,13 +124,17 @@ def replay(
 
 
 def _agent_of(case: Case, reference: str | None) -> Agent:
-    from perdure.loading import load_agents
+    from perdure.loading import is_named, load_agents
 
     where = reference or case.source
     if not where or (reference is None and not Path(where).is_file()):
         raise Misuse(f"It is not known which file declares agent {case.agent!r} here: say it with --agent FILE.")
     agents = load_agents(where)
-    found = [one for one in agents if one.name == case.agent] or agents[:1]
+    if reference and is_named(reference):
+        return agents[0]
+    found = [one for top in agents for one in (top, *top.below) if one.name == case.agent]
+    if not found:
+        raise Misuse(f"{where} has no agent {case.agent!r}: name another one as in --agent {where}:NAME.")
     return found[0]
 
 
@@ -147,7 +151,9 @@ def _shown(replayed: Replayed) -> Iterator[str]:
 
 
 async def _check(folder: Path | None, query: str | None, limit: int | None, *, talk: bool) -> list[Checked]:
+    from perdure.activities.stores import opened, run_owner
     from perdure.engine.converter import data_converter_of
+    from perdure.engine.external_storage import Driver, kept_by
     from perdure.sealing import keyring
     from perdure.testing.histories import RUNNING, check_server
     from perdure.testing.histories import check_histories as check_folder
@@ -156,7 +162,9 @@ async def _check(folder: Path | None, query: str | None, limit: int | None, *, t
     if folder is None:
         found = check_server(await session.connect(), query or RUNNING, limit)
     else:
-        found = check_folder(folder, data_converter_of(keyring(session.settings())))
+        settings = session.settings()
+        driver = Driver(lambda: opened(settings), run_owner)
+        found = check_folder(folder, kept_by(driver, data_converter_of(keyring(settings))))
     checked: list[Checked] = []
     async for one in found:
         checked.append(one)

@@ -17,6 +17,7 @@ from temporalio import activity
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.converter import (
+    DataConverter,
     ExternalStorage,
     StorageDriver,
     StorageDriverClaim,
@@ -114,7 +115,12 @@ class Driver(StorageDriver):
 
 def attached(client: Client, driver: Driver) -> Client:
     """Return `client` with its large payloads kept by `driver`, whatever kept them so far."""
-    storage = ExternalStorage(drivers=[driver], driver_selector=driver.select, payload_size_threshold=THRESHOLD)
     config = client.config()
-    config["data_converter"] = dataclasses.replace(config["data_converter"], external_storage=storage)
+    config["data_converter"] = kept_by(driver, config["data_converter"])
     return Client(**config)
+
+
+def kept_by(driver: Driver, converter: DataConverter) -> DataConverter:
+    """Return `converter` with its large payloads kept by `driver`."""
+    storage = ExternalStorage(drivers=[driver], driver_selector=driver.select, payload_size_threshold=THRESHOLD)
+    return dataclasses.replace(converter, external_storage=storage)

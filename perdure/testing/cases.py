@@ -54,6 +54,7 @@ class Case(Data):
         agent: The agent's name.
         source: The file that declared it, as it was seen from where it was recorded; "" where that is not known.
         model: That was asked first.
+        listed: The tools of MCP servers, as they were listed in the run.
         entries: The transcript, oldest first.
         asked: Positions of the calls about which a person was asked.
         decided: What people decided, by the call's position.
@@ -66,6 +67,7 @@ class Case(Data):
     source: str = ""
     model: str = ""
     task: Content
+    listed: list[ToolSpec] = Field(default_factory=list[ToolSpec])
     entries: list[Entry]
     asked: list[str] = Field(default_factory=list[str])
     decided: dict[str, Decided] = Field(default_factory=dict[str, Decided])
@@ -133,6 +135,7 @@ def case_of(projection: Projection) -> Case:
         agent=state.spec.name,
         model=state.spec.model,
         task=hidden.content(_task(entries)),
+        listed=[tool for tool in state.spec.tools if tool.mcp],
         entries=[hidden.entry(entry) for entry in entries],
         asked=[event.call for event in projection.events if event.type == "approval_requested"],
         decided=_decided(projection, hidden),

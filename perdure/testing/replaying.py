@@ -97,8 +97,6 @@ def _check(agent: Agent) -> None:
             f"Agent {agent.name!r} is led by the strategy {agent.strategy.name!r}: replay cases of its members instead"
         )
         raise RecordingError(f"{text}.")
-    if agent.servers:
-        raise RecordingError(f"Agent {agent.name!r} has tools of MCP servers, which can't be replayed.")
 
 
 class _Played:
@@ -129,7 +127,8 @@ class _Played:
 
     def agent(self, agent: Agent) -> Agent:
         """Return the agent with tools that give what was recorded, and nothing that reaches beyond it."""
-        tools = [self._recorded(one) if isinstance(one, Tool) else one for one in agent.tools]
+        listed = [Tool(spec.model_copy(update={"mcp": None})) for spec in self.case.listed] if agent.servers else []
+        tools = [self._recorded(tool) for tool in [*agent.own_tools, *listed]]
         handoffs = [self.agent(one) if isinstance(one, Agent) else one for one in agent.handoffs]
         context = ContextPolicy(window=100_000_000)
         return replace(agent, tools=tools, handoffs=handoffs, memory=False, context=context, lifespan=None)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 
-from perdure import Agent, Sensitive, ask_user, tool
+from perdure import Agent, Client, MCPServer, Sensitive, ask_user, tool
 from perdure.errors import RecordingError
-from perdure.testing import Case, ScriptedModel, call, load_case, record, replay, save_case
+from perdure.testing import (
+    Case,
+    Checked,
+    Environment,
+    ScriptedModel,
+    call,
+    check_server,
+    load_case,
+    record,
+    replay,
+    save_case,
+)
+from tests.integration.archiving import archived
 
+LIBRARY = Path(__file__).parents[2] / "examples/mcp_library_server.py"
 PHONE, MAIL = "13812345678", "wei@acme.example"
 
 
@@ -134,3 +149,31 @@ def test_file_that_is_no_case_is_refused(content, tmp_path):
         (tmp_path / "case.json").write_text(content)
     with pytest.raises(RecordingError, match=r"case\.json"):
         load_case(tmp_path / "case.json")
+
+
+def test_run_that_the_engine_has_forgotten_is_recorded_from_the_archive(tmp_path):
+    long = "Book. " + "Please. " * 40_000
+    with Environment(tmp_path) as first, first.start(hotel, long, model=["Which room?"]) as run:
+        assert run.result().text == "Which room?"
+        first.call(archived(first.engine, run.id))
+        histories = first.call(_checked(first.engine.client, run.id))
+    assert [one.verdict for one in histories] == ["fine"]
+    with Environment(tmp_path) as later:
+        case = later.call(record(later.engine.client, run.id))
+        assert (case.status, case.text, case.task) == ("completed", "Which room?", long)
+        replay(case, hotel, environment=later).assert_same()
+
+
+async def _checked(client: Client, run_id: str) -> list[Checked]:
+    return [one async for one in check_server(client, f'WorkflowId = "{run_id}"')]
+
+
+def test_tools_of_a_server_are_those_that_the_run_had_listed(perdure_env):
+    served = replace(hotel, tools=[MCPServer("library", command=[sys.executable, str(LIBRARY)])])
+    script = [call("find", words="moby"), "There are ${find.Moby-Dick}."]
+    with perdure_env.start(served, "Look", model=script) as run:
+        assert run.result().status == "completed"
+        case = run.call(record(perdure_env.engine.client, run.id))
+    assert case.text == "There are 2."
+    gone = replace(hotel, tools=[MCPServer("library", command=["no-such-command"])])
+    replay(case, gone, environment=perdure_env).assert_same()
