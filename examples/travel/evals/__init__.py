@@ -1,0 +1,1 @@
+"""How the travel agent is evaluated."""
