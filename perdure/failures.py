@@ -25,12 +25,15 @@ _KNOWN = {"NotFoundError", "ToolError", "KeyMissing"}
 """Types of errors after which nothing was done: no such activity, the tool says so, or its input can't be decrypted."""
 
 
+WORKER_LOST = "The worker that executed it was lost."
+
+
 def explain(error: BaseException) -> str:
     """Return one sentence about `error`, the failure of an activity."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause else error
     if isinstance(cause, exceptions.TimeoutError):
         if cause.type == TimeoutType.HEARTBEAT:
-            return "The worker that executed it was lost."
+            return WORKER_LOST
         if cause.type == TimeoutType.SCHEDULE_TO_CLOSE:
             return "The time of the run was up before it ended."
         return "It did not end in time."

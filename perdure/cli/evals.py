@@ -27,6 +27,7 @@ from perdure.cli.output import (
     safe,
     say,
 )
+from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
     from perdure.evals import Attempt, Report, Suite
@@ -62,13 +63,17 @@ def eval(  # noqa: A001 - the command's name
     A worker of this process serves the agent; where no engine runs, one does meanwhile. Exit code: 0 all passed (with
     --baseline: nothing dropped); 1 something did not, or no server; 2 misuse, or a faulty suite.
     """
-    from perdure.evals.running import new_evaluation
+    from perdure.evals import running
 
     chosen = _narrowed(suite, case or [], judge)
-    before = _read(baseline) if baseline else None
-    settings, evaluation = session.settings(), id or new_evaluation()
+    settings, evaluation, models = (
+        session.settings(),
+        id or running.new_evaluation(),
+        running.models_of(chosen, model or []),
+    )
+    before = _checked(chosen, models, evaluation, [junit, json, html], baseline)
     try:
-        report = session.finish(_evaluated(settings, chosen, evaluation, model or [], repeat, jobs))
+        report = session.finish(_evaluated(settings, chosen, evaluation, models, repeat, jobs))
     except KeyboardInterrupt:
         again = f"perdure eval {shlex.quote(suite)} --id {shlex.quote(evaluation)}"
         say(f"\nWhat is done is kept. Go on with the same options and {safe(again)}.")
@@ -89,6 +94,22 @@ def _narrowed(reference: str, cases: Sequence[str], judge: str | None) -> Suite:
         raise Misuse(f"{reference} has no case {unknown[0]!r}; it has {', '.join(names)}.")
     kept = [case for case in suite.cases if case.name in cases] if cases else suite.cases
     return suite.model_copy(update={"cases": kept, "judge": judge or suite.judge})
+
+
+def _checked(
+    suite: Suite, models: Sequence[str], evaluation: str, files: Sequence[Path | None], baseline: Path | None
+) -> Report | None:
+    """Return the baseline; whatever can be known to be wrong is told before anything is paid for."""
+    from perdure.evals import running
+
+    try:
+        running.check(suite, models, evaluation, session.settings())
+    except PerdureError as error:
+        raise Misuse(str(error)) from error
+    for file in files:
+        if file and not file.parent.is_dir():
+            raise Misuse(f"{file} can't be written: there is no folder {file.parent}.")
+    return _read(baseline) if baseline else None
 
 
 def _read(file: Path) -> Report:
@@ -113,8 +134,8 @@ async def _evaluated(
     from perdure.evals import evaluate
 
     runtime.prepare()
-    attempts = len(suite.cases) * max(len(dict.fromkeys(models)), 1) * repeat
-    say(f"Evaluation {safe(evaluation)} of suite {suite.suite}: {attempts} attempts.")
+    attempts = len(suite.cases) * len(models) * repeat
+    say(f"Evaluation {safe(evaluation)} of suite {suite.suite}, attempts: {attempts}.")
     async with AsyncExitStack() as stack:
         if not target(settings).options.get("target_host"):
             await stack.enter_async_context(await DevServer.start(settings))

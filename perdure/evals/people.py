@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from perdure import events as ev
 from perdure.errors import DecisionRejected, PerdureError
 from perdure.evals.suites import Decision
+from perdure.failures import WORKER_LOST
 
 if TYPE_CHECKING:
     from perdure.client import Client, RunHandle
@@ -24,6 +25,10 @@ _OVER = ("already_decided", "unknown_call", "not_waiting", "closing", "closed")
 
 class Unforeseen(PerdureError):
     """A run waits for what its case says nothing about; one sentence."""
+
+
+class WorkerLost(Unforeseen):
+    """Nobody knows what became of a call, since the evaluation itself was ended while it ran: no fault of the agent."""
 
 
 class People:
@@ -42,6 +47,7 @@ class People:
         """Decide what comes up, to the run's end.
 
         Raises:
+            WorkerLost: If a call is in doubt because this evaluation was ended while it ran.
             Unforeseen: If it waits for something else.
         """
         async with self._looking(handle.id) as below:
@@ -92,7 +98,8 @@ class People:
                 case ev.ApprovalRequested() | ev.Asked():
                     await self._decide(handle, event, self._due(event.name))
                 case ev.InDoubt():
-                    raise Unforeseen(f"Call {event.call} of {event.name} is in doubt: {event.message}")
+                    kind = WorkerLost if event.message == WORKER_LOST else Unforeseen
+                    raise kind(f"Call {event.call} of {event.name} is in doubt: {event.message}")
                 case ev.Paused():
                     raise Unforeseen(f"It is paused: {event.reason}")
                 case _:

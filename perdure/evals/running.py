@@ -18,7 +18,7 @@ from perdure.errors import DecisionRejected, PerdureError, RunEnded, RunNotFound
 from perdure.evals import checks
 from perdure.evals.evidence import Attempt, Evidence, Verdict
 from perdure.evals.judging import Judge, judge_agent
-from perdure.evals.people import People, Unforeseen
+from perdure.evals.people import People, Unforeseen, WorkerLost
 from perdure.evals.results import Report
 from perdure.evals.suites import Case, Decision, Suite
 from perdure.forking import changed
@@ -27,9 +27,12 @@ from perdure.messages import RunResult, content_hash
 if TYPE_CHECKING:
     from perdure.client import Client, RunHandle
     from perdure.policies import AgentSpec
+    from perdure.settings import Settings
 
 OnAttempt = Callable[[Attempt], object]
 _ID = re.compile(r"[\w.-]{1,40}")
+_TRIES = 5
+"""So often an attempt is made that crashes spoil."""
 
 
 def new_evaluation() -> str:
@@ -80,11 +83,9 @@ async def evaluate(
         ConnectionFailed: If the server does not answer.
     """
     chosen = id or new_evaluation()
-    if not _ID.fullmatch(chosen):
-        raise PerdureError(f"An evaluation's id has 1 to 40 letters, digits and any of _.-; {chosen!r} has not.")
-    names = list(dict.fromkeys(models)) or [suite.model or suite.agent.model]
+    names = models_of(suite, models)
+    check(suite, names, chosen, client.settings)
     plan = list(trials(suite, names, repeat))
-    _check_models([*names, *([suite.judge] if suite.judge else [])])
     async with _stage(suite, client, chosen) as stage:
         free = asyncio.Semaphore(jobs)
 
@@ -110,10 +111,23 @@ def _first(errors: BaseExceptionGroup[PerdureError]) -> PerdureError:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _check_models(names: Sequence[str]) -> None:
+def models_of(suite: Suite, models: Sequence[str]) -> list[str]:
+    """Return the models that are compared: those named, each once, else the suite's, else the agent's."""
+    return list(dict.fromkeys(models)) or [suite.model or suite.agent.model]
+
+
+def check(suite: Suite, models: Sequence[str], evaluation: str, settings: Settings) -> None:
+    """Return if an evaluation can be called so, and there can be such models.
+
+    Raises:
+        PerdureError: If not; one sentence.
+    """
     from perdure.activities import providers
 
-    for name in names:
+    if not _ID.fullmatch(evaluation):
+        raise PerdureError(f"An evaluation's id has 1 to 40 letters, digits and any of _.-; {evaluation!r} has not.")
+    providers.declare(settings.providers)
+    for name in [*models, *([suite.judge] if suite.judge else [])]:
         if problem := providers.strange([name]):
             raise PerdureError(f"Model {name!r}: {problem}")
 
@@ -158,36 +172,44 @@ class _Stage:
         self._agent: Agent = suite.agent
 
     async def attempt(self, trial: Trial) -> Attempt:
-        """Make an attempt, or find it, and check it."""
-        case, spec = trial.case, spec_with(self._agent.spec, trial.model)
-        nested = bool(self._agent.below) or spec.strategy is not None
-        people = People(self._client, people_of(self._suite, case), nested=nested)
-        run_id = run_id_of(self._suite, spec, trial, self._evaluation)
-        problems: list[Verdict] = []
-        handle: RunHandle | None = None
-        try:
-            async with asyncio.timeout(case.timeout.total_seconds()):
-                async with aclosing(self._turns(case, spec, run_id)) as turns:
-                    async for handle in turns:
-                        await people.attend(handle)
-        except Unforeseen as error:
-            problems.append(Verdict(check="people", passed=False, reason=str(error)))
-        except TimeoutError:
-            within = f"within {case.timeout.total_seconds():g} s"
-            problems.append(Verdict(check=within, passed=False, reason="it did not end, and was cancelled"))
+        """Make an attempt, or find it, and check it; one that a crash of this evaluation has spoilt is made again."""
+        spec = spec_with(self._agent.spec, trial.model)
+        first = run_id = run_id_of(self._suite, spec, trial, self._evaluation)
+        handle, problem, spoilt = await self._tried(trial, spec, run_id)
+        for nth in range(2, _TRIES + 1):
+            if spoilt:
+                run_id = f"{first}.{nth}"
+                handle, problem, spoilt = await self._tried(trial, spec, run_id)
+        problems = [problem] if problem else []
         if handle is None:
+            case, status = trial.case.name, "not_started"
             return Attempt(
-                case=case.name,
-                model=trial.model,
-                repeat=trial.repeat,
-                run_id=run_id,
-                status="not_started",
-                verdicts=problems,
+                case=case, model=trial.model, repeat=trial.repeat, run_id=run_id, status=status, verdicts=problems
             )
-        if problems:
-            with suppress(DecisionRejected, RunNotFound):
-                await handle.cancel(problems[0].reason)
         return await self._checked(trial, await _ended(handle), problems)
+
+    async def _tried(self, trial: Trial, spec: AgentSpec, run_id: str) -> tuple[RunHandle | None, Verdict | None, bool]:
+        """Make an attempt under that id: return its last run, what went wrong, and whether a crash has spoilt it."""
+        nested = bool(self._agent.below) or spec.strategy is not None
+        people = People(self._client, people_of(self._suite, trial.case), nested=nested)
+        limit = trial.case.timeout.total_seconds()
+        handle: RunHandle | None = None
+        spoilt = False
+        try:
+            async with asyncio.timeout(limit), aclosing(self._turns(trial.case, spec, run_id)) as turns:
+                async for handle in turns:
+                    await people.attend(handle)
+        except Unforeseen as error:
+            problem = Verdict(check="people", passed=False, reason=str(error))
+            spoilt = isinstance(error, WorkerLost)
+        except TimeoutError:
+            problem = Verdict(check=f"within {limit:g} s", passed=False, reason="it did not end, and was cancelled")
+        else:
+            return handle, None, False
+        if handle:
+            with suppress(DecisionRejected, RunNotFound):
+                await handle.cancel(problem.reason)
+        return handle, problem, spoilt
 
     async def _turns(self, case: Case, spec: AgentSpec, run_id: str) -> AsyncGenerator[RunHandle]:
         """Yield the runs of a case as they are begun, or found; each has to have ended before the next one is."""

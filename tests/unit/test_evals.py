@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from datetime import timedelta
 from decimal import Decimal
@@ -244,3 +245,23 @@ def test_what_is_wrong_with_a_suite_is_one_sentence_with_its_place(tmp_path, old
         declared(tmp_path, GOOD.replace(old, new))
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+# -- the guide -----------------------------------------------------------------------------------------------
+
+GUIDE = (Path(__file__).parents[2] / "docs/guides/evals.md").read_text(encoding="utf-8")
+
+
+def test_suites_of_the_guide_can_be_declared_as_shown(tmp_path) -> None:
+    (tmp_path / "checks.py").write_text("def nothing_was_paid(evidence): ...\n", encoding="utf-8")
+    [python] = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    (tmp_path / "clerk.py").write_text(python, encoding="utf-8")
+    [yaml] = re.findall(r"```yaml\n(.*?)```", GUIDE, flags=re.DOTALL)
+    (tmp_path / "guide.yaml").write_text(yaml, encoding="utf-8")
+    assert [case.name for case in load_suite(str(tmp_path / "guide.yaml")).cases][1] == "nobody agrees"
+    assert load_suite(str(tmp_path / "clerk.py")).suite == "clerk"
+
+
+def test_guide_tells_of_every_expectation_and_every_key() -> None:
+    for name in (*Expect.model_fields, *Case.model_fields, *Suite.model_fields, *Called.model_fields):
+        assert f"`{name}`" in GUIDE or f"{name}:" in GUIDE, name

@@ -19,6 +19,7 @@ WIRING = {
         "costing",
         "deposits",
         "earlier",
+        "evals",
         "forks",
         "listing",
         "notebook",
