@@ -43,6 +43,7 @@ fmt: $(VENV)/.dev ## Format, and repair what the linter can
 
 chaos: $(VENV)/.dev ## Kill workers and the server: at each point once, then at random (KILLS=200)
 	PERDURE_CHAOS_KILLS=$(or $(KILLS),200) $(BIN)/python -m pytest -m chaos tests/chaos $(ARGS)
+	$(BIN)/python -m bench.crash --kills $(or $(KILLS),200)
 
 bench: $(VENV)/.dev ## Measure what Perdure costs beside Temporal by hand, in a few minutes (ARGS=--full: half an hour)
 	@$(BIN)/python -m bench $(ARGS)

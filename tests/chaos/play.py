@@ -18,8 +18,9 @@ from perdure.events import ApprovalRequested, Event, InDoubt
 from perdure.messages import RunResult, RunStatus, ToolMessage
 from perdure.state import RunState
 from perdure.telemetry.projection import Projection
+from perdure.testing.crash.processes import WorkerProcess
 from tests.chaos.stage import Effect, Held
-from tests.chaos.world import WorkerProcess, World
+from tests.chaos.world import World
 
 PATIENCE = 100
 

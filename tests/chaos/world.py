@@ -19,49 +19,11 @@ from perdure.activities.stores import Store, store_of
 from perdure.engine.server import DevServer
 from perdure.errors import ConnectionFailed
 from perdure.loading import load_agents, task_queue
+from perdure.testing.crash.processes import WorkerProcess
 from tests.conftest import environment
 
 CAST = Path(__file__).with_name("cast.py")
 WORKER = [sys.executable, "-m", "perdure.starter", "worker", str(CAST)]
-
-
-class WorkerProcess:
-    """A worker in a process of its own."""
-
-    def __init__(self, log, environment):
-        self._log = log
-        with log.open("wb") as file:
-            # stdin is nobody's: a worker must not read the terminal of the tests.
-            self._process = subprocess.Popen(
-                WORKER, cwd=log.parent, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file
-            )
-        self.pid = self._process.pid
-
-    def kill(self):
-        """End it with SIGKILL."""
-        self._process.kill()
-        self._process.wait()
-
-    def freeze(self):
-        """Stop it with SIGSTOP: its connections stay, it says nothing."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self):
-        """Let a frozen one go on."""
-        self._process.send_signal(signal.SIGCONT)
-
-    def ask_to_end(self):
-        """Send SIGTERM."""
-        self._process.terminate()
-
-    async def said(self, words, times=1):
-        """Return once it has said that on stderr, so many times."""
-        while self._log.read_text().count(words) < times:
-            await asyncio.sleep(0.02)
-
-    async def ended(self, within=30):
-        """Return its exit code."""
-        return await asyncio.to_thread(self._process.wait, within)
 
 
 class World:
@@ -107,7 +69,8 @@ class World:
 
     def worker(self, **more: str) -> WorkerProcess:
         """Start another worker process, with these environment variables besides."""
-        worker = WorkerProcess(self._home / f"worker-{len(self._workers)}.log", {**self._environment, **more})
+        log = self._home / f"worker-{len(self._workers)}.log"
+        worker = WorkerProcess(WORKER, log, {**self._environment, **more})
         self._workers.append(worker)
         return worker
 

@@ -1,0 +1,103 @@
+"""Kill workers at each point of a workload of mixed tools, then at random, and count what went wrong; see `make chaos`.
+
+python -m bench.crash --kills 200         # each point once, then 200 things broken under a dozen runs
+python -m bench.crash --no-each --kills 20 --seed 7 --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.crashing import ledger
+from perdure.testing.crash import Report, Workload, crash
+from perdure.testing.crash.report import COLUMNS, told, total
+
+HERE = Path(__file__).parent / "crashing"
+TASKS = ("See to a long order.", "See to an order that fails.", "See to a question.")
+EVENTS = 40
+"""So many events and a run continues as new: the long order does so once."""
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.crash", description="Kill workers, and count what went wrong."
+    )
+    parser.add_argument("--kills", type=int, default=int(os.environ.get("KILLS", "50")), help="things broken at random")
+    parser.add_argument("--no-each", action="store_true", help="leave out the kills at each point")
+    parser.add_argument("--workers", type=int, default=3, help="of the runs at random (default 3)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at once where each point is killed at (default 2)")
+    parser.add_argument("--seed", type=int, help="of what is random (default: another one each time)")
+    parser.add_argument("--tasks", type=int, default=len(TASKS), help="how many of the tasks (default all)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return parser.parse_args()
+
+
+def _progress(part: str, done: int, of: int) -> None:
+    sys.stderr.write(f"\r\033[K{part}: {done} of {of}" if sys.stderr.isatty() else "")
+    sys.stderr.flush()
+
+
+async def perdure(folder: Path, arguments: argparse.Namespace) -> Report:
+    """Return what came of the workload on Perdure."""
+    place = folder / "perdure.db"
+    environment = {ledger.PLACE: str(place), "PYTHONPATH": str(HERE.parents[1])}
+    workload = Workload(
+        str(HERE / "agent.py"),
+        TASKS[: arguments.tasks],
+        lambda run: ledger.of(place, run),
+        model=f"scripted:{HERE / 'orders.json'}",
+        environment=environment,
+        settings={"max_history_events": EVENTS},
+    )
+    return await crash(
+        workload,
+        each=not arguments.no_each,
+        kills=arguments.kills,
+        workers=arguments.workers,
+        jobs=arguments.jobs,
+        seed=arguments.seed,
+        progress=_progress,
+    )
+
+
+def table(reports: dict[str, Report]) -> Table:
+    """Return the table of what was counted."""
+    shown = Table(title="What went wrong")
+    for heading in ("", "Killed", "Runs", *COLUMNS.values()):
+        shown.add_column(heading, justify="right" if heading in ("Runs", *COLUMNS.values()) else "left")
+    for name, report in reports.items():
+        for part, runs in report.parts().items():
+            counts = asdict(total(runs))
+            shown.add_row(name, part, str(len(runs)), *(str(counts[column]) for column in COLUMNS))
+    return shown
+
+
+def main() -> int:
+    """Run it, and return 1 if anything went wrong."""
+    arguments = _arguments()
+    with tempfile.TemporaryDirectory(prefix="bench-crash-") as folder:
+        reports = {"Perdure": asyncio.run(perdure(Path(folder), arguments))}
+    if arguments.json:
+        print(json.dumps({name: report.as_json() for name, report in reports.items()}, indent=2))
+    else:
+        Console().print(table(reports))
+        for report in reports.values():
+            missed = sum(not run.reached for run in report.runs)
+            broken = ", ".join(f"{way} {times}" for way, times in report.broken.items()) or "nothing"
+            sys.stderr.write(f"seed {report.seed}; broken at random: {broken}; points not come to again: {missed}\n")
+            sys.stderr.writelines(f"\n{told(run)}\n" for run in report.unsound)
+    return int(bool(reports["Perdure"].counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
