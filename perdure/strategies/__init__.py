@@ -153,9 +153,33 @@ class Situation:
         """What the user has said since; at the first turn, what the run was begun with."""
         return [entry for entry in self.since if isinstance(entry, UserMessage) and entry.source == "user"]
 
+    @property
+    def handed_over(self) -> bool:
+        """Whether the last turn has passed the conversation to the agent that is led."""
+        peers = self.spec.peers.values()
+        names = {tool.name for peer in peers for tool in peer.handoffs if tool.hands_to == self.spec.name}
+        return any(result.name in names and result.status == "ok" for result in self.results)
+
+    @property
+    def asked_at(self) -> int:
+        """At the first move, where in the transcript that begins which is to be done: with what the user has said.
+
+        That is after the last turn; of a conversation that was handed over, after the last answer that the user was
+        given.
+        """
+        first = len(self.entries) - len(self.since)
+        if not self.handed_over:
+            return first
+        return next((at for at in range(first, 0, -1) if _answered(self.entries[at - 1], self.entries[at])), 0)
+
 
 def _is_turn(entry: Entry) -> bool:
     return isinstance(entry, AssistantMessage)
+
+
+def _answered(entry: Entry, following: Entry) -> bool:
+    answers = isinstance(entry, AssistantMessage) and not entry.calls
+    return answers and isinstance(following, UserMessage) and following.source == "user"
 
 
 @runtime_checkable

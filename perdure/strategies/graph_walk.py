@@ -96,7 +96,7 @@ class Walk:
     async def _begin(self) -> None:
         entries = self.seen.entries
         behind = [place for place, one in enumerate(entries, 1) if isinstance(one, AssistantMessage | ToolMessage)]
-        first = behind[-1] if behind else 0
+        first = seen.asked_at if (seen := self.seen).handed_over else max(behind, default=0)
         users = (place for place in range(first, len(entries)) if _is_users(entries[place]))
         self.at = Progress(began=next(users, first))
         if self.graph.takes:

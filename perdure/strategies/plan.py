@@ -154,7 +154,7 @@ class Plan:
     def move(self, seen: Situation) -> Move:
         """Return what is next: the plan is made or amended, steps begin, or the model sums up."""
         options = Options.model_validate(seen.options)
-        before = PlanView.model_validate(seen.progress or {"since": len(seen.entries) - len(seen.since)})
+        before = PlanView.model_validate(seen.progress or {"since": seen.asked_at})
         tools = [tool.name for tool in tools_of(seen.spec)]
         course = planning.follow(seen.entries[before.since :], tools, options.max_steps)
         made = next_move(course, options, seen.spec, answer_only=seen.answer_only)

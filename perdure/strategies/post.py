@@ -44,12 +44,14 @@ class Standing(Data):
         told: How often members were told something since the user has spoken.
         waiting: How many events a member has yet to be told of.
         dead_letters: The last ones, in words.
+        since: Entries of the transcript before what the user wants of the run.
     """
 
     events: int = 0
     told: int = 0
     waiting: dict[str, int] = Field(default_factory=dict[str, int])
     dead_letters: list[str] = Field(default_factory=list[str])
+    since: int = 0
 
 
 class Hearer(Data):
@@ -117,6 +119,7 @@ class Post:
         notes: What members have answered, oldest first.
         dead: What could not be handled.
         out: Calls that tell a member something now, by their id.
+        since: Entries before what the user wants of the run; what was told before is no answer to that.
     """
 
     rules: Rules
@@ -127,7 +130,13 @@ class Post:
     notes: dict[str, list[tuple[Event, str]]] = field(default_factory=dict[str, list[tuple[Event, str]]])
     dead: list[DeadLetter] = field(default_factory=list[DeadLetter])
     out: dict[str, tuple[str, Event]] = field(default_factory=dict[str, tuple[str, Event]])
+    since: int = 0
     _seen: set[str] = field(default_factory=set[str])
+    _fresh: dict[str, str] = field(default_factory=dict[str, str])
+
+    def begin(self) -> None:
+        """Take in that a run begins: what earlier turns of its session have told may be told once more."""
+        self._seen, self._fresh, self.dead = set(), {}, []
 
     # -- what happens ------------------------------------------------------------------------------------------
 
@@ -139,6 +148,8 @@ class Post:
         self._seen.add(key)
         self.told = 0 if sender == USER else self.told
         event = Event(len(self.events) + 1, topic, body, sender, hop)
+        if topic == self.rules.answer and topic not in (one.name for one in self.rules.members):
+            self._fresh[topic] = canonical_json(body)
         self.events.append(event)
         hearers = [one.name for one in self.rules.members if topic in one.hears and one.name != sender]
         if why := self._undeliverable(event, hearers):
@@ -180,6 +191,7 @@ class Post:
         name, event = self.out.pop(result.call_id)
         if result.status == "ok":
             self.notes.setdefault(name, []).append((event, result.content))
+            self._fresh[name] = result.content
         else:
             why = short(result.message or f"it ended as {result.status}")
             self.dead.append(DeadLetter(event, why.rstrip("."), name, fresh=True))
@@ -198,26 +210,26 @@ class Post:
 
     def answer(self, rules: Rules) -> str | None:
         """Return the answer of the member, or the event on the topic, that is the run's; None where there is none."""
-        if rules.answer in {one.name for one in rules.members}:
-            notes = self.notes.get(rules.answer)
-            return notes[-1][1] if notes else None
-        found = [event for event in self.events if event.topic == rules.answer]
-        return canonical_json(found[-1].body) if found else None
+        return self._fresh.get(rules.answer)
 
     def standing(self) -> Standing:
         """Return where the team stands."""
         waiting = {name: len(numbers) for name, numbers in self.inboxes.items() if numbers}
         letters = [letter.text for letter in self.dead[-_SHOWN:]]
-        return Standing(events=len(self.events), told=self.told, waiting=waiting, dead_letters=letters)
+        return Standing(
+            events=len(self.events), told=self.told, waiting=waiting, dead_letters=letters, since=self.since
+        )
 
 
 _SHOWN = 20
 
 
-def sorted_out(rules: Rules, entries: Sequence[Entry], unfit: Unfit) -> Post:
-    """Return where a team stands after a transcript."""
-    post = Post(rules, unfit)
-    for entry in entries:
+def sorted_out(rules: Rules, entries: Sequence[Entry], unfit: Unfit, since: int = 0) -> Post:
+    """Return where a team stands after a transcript, of which so many entries come before what the run is to do."""
+    post = Post(rules, unfit, since=since)
+    for place, entry in enumerate(entries):
+        if place == since:
+            post.begin()
         match entry:
             case AssistantMessage(source="strategy", calls=calls):
                 post.dead = [DeadLetter(one.event, one.why, one.to) for one in post.dead]

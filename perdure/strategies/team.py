@@ -157,7 +157,8 @@ class Team:
     def move(self, seen: Situation) -> Move:
         """Return whom is told what now; where nothing is left, how the run ends."""
         rules = Rules.model_validate(seen.options)
-        post = sorted_out(rules, seen.entries, self._unfit)
+        since = Standing.model_validate(seen.progress).since if seen.progress else seen.asked_at
+        post = sorted_out(rules, seen.entries, self._unfit, since)
         due = post.due(seen.spec.limits.calls_per_turn)
         kept = post.standing().model_dump()
         if due and not seen.answer_only:

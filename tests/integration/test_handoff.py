@@ -3,10 +3,13 @@
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from perdure import Agent, Approval, Handoff, Limits, tool
+from perdure import Agent, Approval, Handoff, Limits, Plan, tool
 from perdure.errors import AgentError
 from perdure.messages import AssistantMessage
+from perdure.strategies.graph import END, START, Edge, Graph, Node
+from perdure.strategies.team import Member, Team
 from perdure.testing import ScriptedModel
 
 
@@ -270,3 +273,45 @@ async def test_a_name_that_nobody_has_is_found_when_it_is_served(stage):
     lost = stage.agent(["x"], name="lost", handoffs=["nobody"])
     with pytest.raises(AgentError, match="hands over to 'nobody'"):
         await stage.serve(lost)
+
+
+class Kept(BaseModel):
+    """State of a graph."""
+
+    found: str = ""
+
+
+def led(shape, model, clerk):
+    """Return how an agent is led that has `clerk` do the work, or plans it with `model`."""
+    if shape == "team":
+        return {"strategy": Team({}, [Member(clerk, ["request"])], answer="clerk")}
+    if shape == "graph":
+        edges = [Edge(START, "clerk"), Edge("clerk", END)]
+        nodes = [Node("clerk", clerk, writes="found")]
+        return {"strategy": Graph(Kept, nodes=nodes, edges=edges, answer="{found}"), "variables": Kept}
+    return {"strategy": Plan()}
+
+
+@pytest.mark.parametrize("shape", ["plan", "team", "graph"])
+async def test_an_agent_with_a_strategy_to_which_is_handed_over_knows_what_the_user_wants(stage, shape):
+    steps = [{"id": "a", "goal": "Do it.", "depends_on": [], "tools": []}]
+
+    def says(request):
+        tools = {one.name for one in request.tools}
+        if "transfer_to_led" in tools:
+            return over("led") if request.messages[-1].role == "user" else "Ask me anything."
+        if "plan" in tools:
+            return {"calls": [{"name": "plan", "arguments": {"steps": steps}}]}
+        return "it is done"
+
+    model = Heard([says])
+    clerk = stage.agent(model, name="clerk")
+    how = led(shape, model, clerk)
+    last = stage.agent(model, name="led", **how)
+    given = {"variables": how["variables"]} if "variables" in how else {}
+    agent = stage.agent(model, name="front", handoffs=[last], limits=Limits(steps=30), **given)
+    await stage.serve(agent)
+    done = await stage.end(await stage.start_again(agent, "Mend the lamp."))
+    assert (done.result.status, done.result.text) == ("completed", "it is done")
+    worked = [request for request in model.heard if not request.tools]
+    assert "Mend the lamp." in str(worked[0].messages[0].content)

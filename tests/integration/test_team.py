@@ -2,10 +2,12 @@
 
 import io
 
+import pytest
 from pydantic import BaseModel
 
 from perdure import Limits, tool
 from perdure.cli import teams
+from perdure.errors import RunEnded
 from perdure.strategies.team import Member, Team
 
 ROOMY = Limits(steps=60)
@@ -61,7 +63,7 @@ async def test_events_go_from_member_to_member_and_the_last_word_is_the_answer(s
         *("Two places.", "Priced Rome.", "Priced Oslo."),
         *("Sold Rome.", "Sold Oslo."),
     ]
-    assert done.state.progress == {"events": 5, "told": 5, "waiting": {}, "dead_letters": []}
+    assert done.state.progress == {"events": 5, "told": 5, "waiting": {}, "dead_letters": [], "since": 0}
     finder = stage.client.handle(f"{done.handle.id}/1.1")
     stage.audit(finder)
     published = (await finder.result()).published
@@ -141,3 +143,21 @@ async def test_what_the_user_says_meanwhile_is_told_as_well_and_members_have_the
         assert (await session.ask("two")).text == "heard 2"
     assert heard[1].startswith('Event 2 on request, from the user:\n{"text":"two"}')
     assert heard[1].endswith("What you did about earlier events:\n- request 1: heard 1")
+
+
+async def test_in_each_turn_of_a_session_a_team_answers_what_is_asked_then(stage):
+    def found(request):
+        if "nowhere" in str(request.messages[0].content) or request.messages[-1].role == "tool":
+            return "That is all."
+        return publishing("place", {"city": "Rome"})
+
+    finder = stage.agent([found], name="finder")
+    seller = stage.agent(["Sold."], name="seller")
+    members = [Member(finder, ["request"], ["place"]), Member(seller, ["place"])]
+    agent = stage.agent(["-"], name="office", strategy=Team({"place": Place}, members, answer="seller"))
+    await stage.serve(agent)
+    async with stage.client.session(f"s-{stage.queue}", agent, task_queue=stage.queue) as session:
+        assert [len((await session.ask("Rome")).calls) for _ in range(2)] == [2, 2]  # the same event, told once more
+        with pytest.raises(RunEnded) as ended:
+            await session.ask("to nowhere")
+    assert ended.value.result.failure == "no_answer"

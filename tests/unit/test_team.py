@@ -43,6 +43,7 @@ class Played:
         self.agent = Agent("lead", "scripted:x.json", strategy=team)
         self.entries: list[Entry] = [UserMessage(role="user", content=said)]
         self.told: list[tuple[str, int]] = []
+        self.progress: dict[str, Any] = {}
         self.moves = 0
 
     @property
@@ -52,7 +53,8 @@ class Played:
     def play(self, answers: Any, most: int = 500) -> Any:
         """Play to the end; `answers(member, event)` gives the events that it publishes, or a ToolResult's status."""
         while True:
-            move = self.team.move(Situation("r", self.spec, self.entries, step=self.moves + 1))
+            move = self.team.move(Situation("r", self.spec, self.entries, self.progress, step=self.moves + 1))
+            self.progress = move.progress or self.progress
             self.moves += 1
             assert self.moves < most, "it never ends"
             if not isinstance(move, Do):
@@ -73,7 +75,7 @@ class Played:
 
     def letters(self) -> list[str]:
         """Return the dead letters at the end."""
-        move = self.team.move(Situation("r", self.spec, self.entries, step=99))
+        move = self.team.move(Situation("r", self.spec, self.entries, self.progress, step=99))
         assert move.progress is not None
         letters: list[str] = move.progress["dead_letters"]
         return letters
