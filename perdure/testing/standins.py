@@ -14,7 +14,7 @@ from perdure.telemetry.redaction import Known, Redactor, kind_of
 
 _SHOWN = 3
 """Characters that stay of a number, as its mask shows them too: 138****1234."""
-_NUMBERS = ("phone", "identity", "card", "passport", "id")
+_NUMBERS = ("phone", "identity", "passport", "id")
 _LONGEST = 64
 """Characters of an argument that is taken for a value as a whole, where something was found in it."""
 
@@ -35,15 +35,24 @@ class StandIns:
     def learn(self, value: JSON, schema: Mapping[str, Any] | None) -> None:
         """Take note of the private values in arguments or a result; text that is JSON is read as such."""
 
-        def leaf(found: JSON, said: Sensitive | None) -> JSON:
+        def declared(found: JSON, said: Sensitive | None) -> JSON:
             if said:
                 self._of(found, said.kind)
-            elif isinstance(found, str) and len(found) <= _LONGEST and self._own.text(found) != found:
-                self._of(found, "private")
             return found
 
-        at_leaves(_read(value), schema, leaf)
-        self._learn_named(_read(value))
+        read = _read(value)
+        at_leaves(read, schema, declared)
+        self._learn_named(read)
+        at_leaves(read, None, self._learn_found)
+
+    def _learn_found(self, found: JSON, said: Sensitive | None) -> JSON:
+        """Take note of a text in which the redactor finds something, where it is short enough to be nothing else."""
+        del said
+        if isinstance(found, str) and len(found) <= _LONGEST and not any(character.isspace() for character in found):
+            masked = self._own.text(found)
+            if masked != found:
+                self._of(found, _kind_shown(found, masked))
+        return found
 
     def _learn_named(self, value: JSON) -> None:
         if isinstance(value, list):
@@ -102,6 +111,12 @@ def _read(value: JSON) -> JSON:
         return value
 
 
+def _kind_shown(value: str, masked: str) -> str:
+    if "@" in value:
+        return "email"
+    return "phone" if masked[:_SHOWN] == value[:_SHOWN] else "private"
+
+
 def stand_in(value: str, kind: str, number: int) -> str:
     """Return what stands for a value: its form, and nothing of it but what a mask would show as well.
 
@@ -116,7 +131,7 @@ def stand_in(value: str, kind: str, number: int) -> str:
         case "secret":
             return f"[secret {number}]"
         case _:
-            kept = _SHOWN if kind in _NUMBERS or (kind == "private" and value.isdecimal()) else 0
+            kept = _SHOWN if kind in _NUMBERS else 0
             return _numbered(_formed(value, kept), kept, number)
 
 
