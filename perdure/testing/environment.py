@@ -46,9 +46,9 @@ class Run:
         """Its id."""
         return self.handle.id
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what a coroutine of the handle returns: `run.call(run.handle.pause())`."""
-        return self._environment.call(work)
+    def call(self, work: Coroutine[Any, Any, T], *, seconds: float = PATIENCE) -> T:
+        """Return what a coroutine of the handle returns: `run.call(run.handle.pause())`. Raises `TimeoutError`."""
+        return self._environment.call(work, seconds=seconds)
 
     def until(self, wanted: str | Callable[[Event], bool], nth: int = 1) -> Any:
         """Wait for the `nth` event of a type, or one that fits, and return it.
@@ -169,13 +169,13 @@ class Environment:
         self._thread.join()
         self._loop.close()
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
+    def call(self, work: Coroutine[Any, Any, T], *, seconds: float = PATIENCE) -> T:
         """Return what a coroutine returns that is run where the engine's client is.
 
         Raises:
-            TimeoutError: If it takes longer than a minute.
+            TimeoutError: If it takes longer than `seconds`.
         """
-        return asyncio.run_coroutine_threadsafe(_within(work), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(_within(work, seconds), self._loop).result()
 
     @contextmanager
     def start(
@@ -236,5 +236,8 @@ def _named(stack: AsyncExitStack, script: Script) -> str:
     return stack.enter_context(model.named())
 
 
-async def _within(work: Awaitable[T]) -> T:
-    return await asyncio.wait_for(work, PATIENCE)
+async def _within(work: Awaitable[T], seconds: float) -> T:
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        raise TimeoutError(f"It has not come to that within {seconds:g} s; does the run wait for a person?") from None

@@ -22,6 +22,9 @@ from perdure.testing.fakes import Fake
 from perdure.testing.script import seen_in
 from perdure.tools import Tool, ToolContext
 
+_PATIENCE = 3600
+"""Seconds that a replay may take: a real model is asked as often as the run of then has asked its own."""
+
 OWN = "agent"
 """In place of a model's name: the agent's own."""
 
@@ -88,7 +91,7 @@ def replay(
         played = _Played(case, anew=model is not None)
         script: Any = None if model == OWN else model if model is not None else played.model(stack)
         with environment.start(played.agent(agent), Task(input=case.task), model=script) as run:
-            return run.call(played.through(run))
+            return run.call(played.through(run), seconds=_PATIENCE)
 
 
 def _check(agent: Agent) -> None:

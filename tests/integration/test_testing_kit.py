@@ -125,3 +125,10 @@ def test_the_guide_to_testing_runs_as_it_stands(perdure_env):
     names: dict[str, Any] = {}
     exec(re.findall(r"```python\n(.*?)```", guide.read_text(), flags=re.DOTALL)[0], names)
     names["test_a_refund_waits_for_somebody_however_long_it_takes"](perdure_env)
+
+
+def test_run_that_does_not_come_to_what_a_test_waits_for_says_so(perdure_env):
+    with perdure_env.start(clerk, "Refund A7", model=[SCRIPT[1]], tools={"refund": "x"}) as run:
+        run.until_asked()
+        with pytest.raises(TimeoutError, match=r"within 0\.1 s; does the run wait for a person"):
+            run.call(run.handle.result(), seconds=0.1)
