@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -134,6 +135,7 @@ async def _evaluated(
     from perdure.evals import evaluate
 
     runtime.prepare()
+    logging.getLogger("temporalio").setLevel(logging.CRITICAL)  # what fails in a run is in the run, and in the report
     attempts = len(suite.cases) * len(models) * repeat
     say(f"Evaluation {safe(evaluation)} of suite {suite.suite}, attempts: {attempts}.")
     async with AsyncExitStack() as stack:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from perdure import Agent, tool
+from perdure import Agent, ask_user, tool
 from perdure.client import Client
 from perdure.evals import Called, Case, Decision, Evidence, Expect, Report, Suite, evaluate, load_suite
 from perdure.testing import ScriptedModel, call, load_script
@@ -165,3 +166,33 @@ async def test_models_are_compared_and_no_fallback_answers_for_one(client: Clien
         suite = suite_of(good, case)
         report = await evaluate(suite, client, models=[good, bad], repeat=2, jobs=3, id=uuid4().hex)
     assert [(row.passed, row.of) for row in report.totals()] == [(2, 2), (0, 2)]
+
+
+async def test_people_decide_in_runs_below_as_well(client: Client) -> None:
+    below = "payer-below"
+    tells = [call(below, task="Pay A7"), f"Told: ${{{below}}}"]
+    with ScriptedModel(PAYS).named() as pays, ScriptedModel(tells).named() as model:
+        payer = Agent(below, pays, tools=[pay])
+        chief = Agent("chief-evaluated", model, tools=[payer.as_tool("Pays orders.")])
+        said, expect = {"pay": [Decision(approve=True)]}, Expect(contains=["paid 500"])
+        case = Case(name="pays", input="Pay A7", approvals=said, expect=expect)
+        report = await evaluate(Suite(suite="chiefs", agent=chief, cases=[case]), client, id=uuid4().hex)
+    assert report.passed, report.attempts[0].reason
+
+
+async def test_question_is_answered_by_the_script(client: Client) -> None:
+    asks = [call("ask_user", question="How many?"), "You want ${ask_user}."]
+    answers = {"ask_user": [Decision(answer="two")]}
+    case = Case(name="asks", input="Order", approvals=answers, expect=Expect(contains=["want two"]))
+    with ScriptedModel(asks).named() as model:
+        suite = Suite(suite="asking", agent=Agent("asker-evaluated", model, tools=[ask_user]), cases=[case])
+        report = await evaluate(suite, client, id=uuid4().hex)
+    assert report.passed, report.attempts[0].reason
+
+
+async def test_case_that_takes_too_long_is_cancelled_and_has_failed(client: Client) -> None:
+    case = Case(name="slow", input="Hello", timeout=timedelta(seconds=0.5))
+    report = await reported(client, [{"text": "late", "delay": 30}], case)
+    attempt = report.attempts[0]
+    assert attempt.reason == "within 0.5 s: it did not end, and was cancelled"
+    assert attempt.status == "cancelled"
