@@ -170,7 +170,7 @@ async def test_models_are_compared_and_no_fallback_answers_for_one(client: Clien
 
 async def test_people_decide_in_runs_below_as_well(client: Client) -> None:
     below = "payer-below"
-    tells = [call(below, task="Pay A7"), f"Told: ${{{below}}}"]
+    tells: list[Any] = [call(below, task="Pay A7"), f"Told: ${{{below}}}"]
     with ScriptedModel(PAYS).named() as pays, ScriptedModel(tells).named() as model:
         payer = Agent(below, pays, tools=[pay])
         chief = Agent("chief-evaluated", model, tools=[payer.as_tool("Pays orders.")])
@@ -181,7 +181,7 @@ async def test_people_decide_in_runs_below_as_well(client: Client) -> None:
 
 
 async def test_question_is_answered_by_the_script(client: Client) -> None:
-    asks = [call("ask_user", question="How many?"), "You want ${ask_user}."]
+    asks: list[Any] = [call("ask_user", question="How many?"), "You want ${ask_user}."]
     answers = {"ask_user": [Decision(answer="two")]}
     case = Case(name="asks", input="Order", approvals=answers, expect=Expect(contains=["want two"]))
     with ScriptedModel(asks).named() as model:
