@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import tempfile
 from dataclasses import asdict
@@ -19,11 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.crashing import ledger
+from bench.crashing.peer import Peer
 from perdure.testing.crash import Report, Workload, crash
 from perdure.testing.crash.report import COLUMNS, told, total
 
 HERE = Path(__file__).parent / "crashing"
 TASKS = ("See to a long order.", "See to an order that fails.", "See to a question.")
+PEERS = ("duplicates", "lost", "wedged")
+"""What one can count from outside."""
 EVENTS = 40
 """So many events and a run continues as new: the long order does so once."""
 
@@ -34,6 +38,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--kills", type=int, default=int(os.environ.get("KILLS", "50")), help="things broken at random")
     parser.add_argument("--no-each", action="store_true", help="leave out the kills at each point")
+    parser.add_argument("--only", default="", help="of the points, those with this in their names")
+    parser.add_argument("--peers", metavar="PYTHON", help="run the long order on others too, with this interpreter")
     parser.add_argument("--workers", type=int, default=3, help="of the runs at random (default 3)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once where each point is killed at (default 2)")
     parser.add_argument("--seed", type=int, help="of what is random (default: another one each time)")
@@ -62,12 +68,25 @@ async def perdure(folder: Path, arguments: argparse.Namespace) -> Report:
     return await crash(
         workload,
         each=not arguments.no_each,
+        only=arguments.only,
         kills=arguments.kills,
         workers=arguments.workers,
         jobs=arguments.jobs,
         seed=arguments.seed,
         progress=_progress,
     )
+
+
+async def peers(folder: Path, arguments: argparse.Namespace) -> dict[str, Report]:
+    """Return what came of the long order elsewhere."""
+    programs = {"Temporal by hand": "bare", "pydantic-ai on Temporal": "pydantic_agent"}
+    given = {"workers": arguments.workers, "jobs": arguments.jobs, "seed": arguments.seed or 0}
+    return {
+        name: await Peer([arguments.peers, "-m", f"bench.peers.{program}"], folder / program, arguments.only).crash(
+            each=not arguments.no_each, kills=arguments.kills, **given
+        )
+        for name, program in programs.items()
+    }
 
 
 def table(reports: dict[str, Report]) -> Table:
@@ -78,23 +97,29 @@ def table(reports: dict[str, Report]) -> Table:
     for name, report in reports.items():
         for part, runs in report.parts().items():
             counts = asdict(total(runs))
-            shown.add_row(name, part, str(len(runs)), *(str(counts[column]) for column in COLUMNS))
+            cells = [str(counts[column]) if name == "Perdure" or column in PEERS else "–" for column in COLUMNS]
+            shown.add_row(name, part, str(len(runs)), *cells)
     return shown
 
 
 def main() -> int:
     """Run it, and return 1 if anything went wrong."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers end with it
     arguments = _arguments()
     with tempfile.TemporaryDirectory(prefix="bench-crash-") as folder:
         reports = {"Perdure": asyncio.run(perdure(Path(folder), arguments))}
+        if arguments.peers:
+            reports |= asyncio.run(peers(Path(folder), arguments))
     if arguments.json:
         print(json.dumps({name: report.as_json() for name, report in reports.items()}, indent=2))
     else:
-        Console().print(table(reports))
-        for report in reports.values():
+        Console(width=None if sys.stdout.isatty() else 140).print(table(reports))
+        for name, report in reports.items():
             missed = sum(not run.reached for run in report.runs)
             broken = ", ".join(f"{way} {times}" for way, times in report.broken.items()) or "nothing"
-            sys.stderr.write(f"seed {report.seed}; broken at random: {broken}; points not come to again: {missed}\n")
+            sys.stderr.write(
+                f"\n{name}: seed {report.seed}; broken at random: {broken}; points not come to again: {missed}\n"
+            )
             sys.stderr.writelines(f"\n{told(run)}\n" for run in report.unsound)
     return int(bool(reports["Perdure"].counts))
 

@@ -70,7 +70,7 @@ class World:
     def worker(self, **more: str) -> WorkerProcess:
         """Start another worker process, with these environment variables besides."""
         log = self._home / f"worker-{len(self._workers)}.log"
-        worker = WorkerProcess(WORKER, log, {**self._environment, **more})
+        worker = WorkerProcess(WORKER, log, self._environment | more)
         self._workers.append(worker)
         return worker
 

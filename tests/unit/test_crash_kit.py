@@ -24,7 +24,7 @@ COURSE = Course(
 )
 
 
-def played(effects=("pay A",), status="ok", asked=1, turns=1, tokens=7, ended="completed"):
+def played(effects=("pay A",), status: Any = "ok", asked=1, turns=1, tokens=7, ended: Any = "completed"):
     said: dict[str, Any] = {"time": NOW, "run_id": "r"}
     request = ApprovalRequested.model_construct(type="approval_requested", call="1.1", **said)
     finished = ToolFinished.model_construct(type="tool_finished", call="1.1", status=status, **said)

@@ -32,6 +32,8 @@ from perdure.testing.engines import settings_of_tests
 _UNDER_WAY = 12
 """Runs at once under random trouble."""
 
+_UNBROKEN: Mapping[str, int] = {}
+
 Progress = Callable[[str, int, int], None]
 """Told of a part, of how many runs of it are over, and of how many there are; 0 of them: not known yet."""
 
@@ -63,6 +65,7 @@ async def crash(
     workload: Workload,
     *,
     each: bool = True,
+    only: str = "",
     kills: int = 0,
     workers: int = 3,
     jobs: int = 2,
@@ -74,6 +77,7 @@ async def crash(
 
     Args:
         each: Kill at each point in turn, one run for each.
+        only: Of these points, those alone whose names have this in them.
         kills: How many things are broken at random besides, with several runs under way: workers killed, stopped and
             frozen, the server killed, the store locked.
         workers: Of the runs that are under way then.
@@ -88,8 +92,10 @@ async def crash(
     seed = random.randrange(1_000_000) if seed is None else seed  # noqa: S311
     async with _open(workload) as lab:
         courses = await lab.courses(patience, progress)
-        judged = await lab.each(courses, jobs, patience, progress) if each else []
-        judged_, broken = await lab.random(courses, kills, workers, seed, patience, progress) if kills else ([], {})
+        judged = await lab.each(courses, only, jobs, patience, progress) if each else []
+        judged_, broken = (
+            await lab.random(courses, kills, workers, seed, patience, progress) if kills else ([], _UNBROKEN)
+        )
     return Report((*judged, *judged_), broken, seed)
 
 
@@ -173,9 +179,11 @@ class _Lab:
 
     # -- each point in turn ----------------------------------------------------------------------------
 
-    async def each(self, courses: Sequence[Course], jobs: int, patience: float, progress: Progress) -> list[Judged]:
+    async def each(
+        self, courses: Sequence[Course], only: str, jobs: int, patience: float, progress: Progress
+    ) -> list[Judged]:
         """Kill at each point of each task in turn."""
-        due = [(number, point) for number, course in enumerate(courses) for point in course.points]
+        due = [(number, point) for number, course in enumerate(courses) for point in course.points if only in point]
         left, judged = iter(due), list[Judged]()
 
         async def work() -> None:

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from perdure.agents import Task
 from perdure.client import Client, RunHandle
 from perdure.errors import ConnectionFailed, DecisionRejected, PerdureError, RunEnded
-from perdure.events import ApprovalRequested, Asked, Event, InDoubt
+from perdure.events import ApprovalRequested, Asked, ContextCompacted, Event, InDoubt, ModelFailed, ModelFinished
 from perdure.messages import CallRecord, Content, RunResult
 from perdure.policies import AgentSpec
 from perdure.testing.crash.report import Counts, compared
@@ -197,7 +197,7 @@ def forgotten(played: Played, calls: Sequence[CallRecord]) -> list[str]:
 def drifts(result: RunResult, events: Sequence[Event]) -> bool:
     """Return whether the result tells of other steps or tokens than its models were asked; runs below add theirs."""
     turns = sum(one.type == "model_finished" for one in events)
-    usages = [one.usage for one in events if one.type in ("model_finished", "context_compacted", "model_failed")]
+    usages = [one.usage for one in events if isinstance(one, ModelFinished | ContextCompacted | ModelFailed)]
     own = sum(usage.input_tokens + usage.output_tokens for usage in usages)
     told = result.usage.input_tokens + result.usage.output_tokens
     return told < own if result.steps > turns else (result.steps, told) != (turns, own)

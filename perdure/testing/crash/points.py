@@ -73,9 +73,10 @@ class CrashPoints(WorkerPlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Stand around activities and workflow tasks."""
-        runner = config.get("workflow_runner") or UnsandboxedWorkflowRunner()
+        given: dict[str, Any] = {**config}
+        runner = given.get("workflow_runner") or UnsandboxedWorkflowRunner()
         config["workflow_runner"] = _Runner(runner)
-        config["interceptors"] = [_Activities(), *config.get("interceptors", [])]
+        config["interceptors"] = [_Activities(), *(given.get("interceptors") or [])]
         return config
 
     async def run_worker(self, worker: Any, next: Any) -> None:

@@ -13,7 +13,7 @@ from perdure.testing.crash.points import CrashPoints
 
 class _Watched(Worker):
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options, plugins=[CrashPoints()])
+        super().__init__(*args, **options, plugins=[CrashPoints()])  # pyright: ignore[reportUnknownMemberType]
 
 
 def main() -> None:
