@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Page:
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Page]:
+def opened(folder: Path) -> Generator[Page]:
     """Have one while the block runs; its profile is in `folder`."""
     (its, ours), (mine, theirs) = ([fcntl.fcntl(fd, fcntl.F_DUPFD, _FREE) for fd in os.pipe()] for _ in range(2))
 
