@@ -34,7 +34,8 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
         return Receipt(accepted=False, call=call.position, reason="not_in_doubt", message=text)
     if call.status is not CallStatus.ASKING:
         decided = call.decision is not None
-        text = f"Call {call.position} does not wait for approval: {standing(call)}."
+        below = f"; what it waits for is in {state.run_of(call)}" if call.waits.startswith("waiting_") else ""
+        text = f"Call {call.position} does not wait for approval: {standing(call)}{below}."
         if call.status is CallStatus.QUESTION:
             text += _how_to_answer(state, call)
         reason = "already_decided" if decided else "not_waiting"

@@ -20,6 +20,7 @@ from perdure.settings import Settings
 
 if TYPE_CHECKING:
     from perdure.client import Client, RunHandle
+    from perdure.telemetry.projection import Projection
 
 REFRESH, LOOK = 0.1, 2.0
 """Seconds between two pictures, and between two looks at what is being retried."""
@@ -112,17 +113,22 @@ class Follower:
             if not event.position:
                 continue
             if isinstance(event, ev.PhaseChanged) and self._board.waits and not self._board.open:
-                await self._show_below()
+                await self._hear_below()
             if self._no_wait and (self._board.open or self._board.paused or self._board.waits) and await self._waits():
                 return None
         return await self._handle.whole((await self._handle.projection(last=True)).result())
 
-    async def _show_below(self) -> None:
-        """Show what runs below this one wait for."""
-        async for request in standing.below(self._client, await self._handle.projection(last=True)):
-            self._screen.say(f"{story.INDENT}{safe(request.tool)} in {safe(request.run_id)} waits:")
-            for command in request.commands:
-                self._screen.say(f"{story.INDENT}{paint(command, 'cyan', sys.stderr)}")
+    async def _hear_below(self) -> None:
+        """Show what runs below this one wait for, or let the person here answer it."""
+        if self._ask and self._asking is None:
+            self._asking = asyncio.create_task(self._answer_below())
+        elif not self._ask:
+            for request in await standing.below(self._client, await self._handle.projection(last=True)):
+                self._show_below(request)
+
+    def _show_below(self, request: asking.Request) -> None:
+        for text in story.request_lines(request, sys.stderr, story.INDENT):
+            self._screen.say(text)
 
     async def _waits(self) -> bool:
         """Return whether it waits for a person; if so, all that it waits for has been shown."""
@@ -201,6 +207,29 @@ class Follower:
             self._screen.show()
         self._screen.show()
         self._asking = None
+
+    async def _answer_below(self) -> None:
+        """Let the person here answer what runs below this one ask, as long as any of them waits."""
+        seen = set[tuple[str, str]]()
+        while self._ask and self._board.waits and not self._board.open:
+            async for its in standing.waiting_below(self._client, await self._handle.projection(last=True)):
+                for request in standing.requests(its):
+                    await self._ask_for(request, its, seen)
+            await asyncio.sleep(REFRESH)
+        self._asking = None
+
+    async def _ask_for(self, request: asking.Request, its: Projection, seen: set[tuple[str, str]]) -> None:
+        """Let the person here answer what a run below asks, once."""
+        place = (request.run_id, request.call)
+        told = [one for one in its.events if isinstance(one, prompt.Open) and one.call == request.call]
+        if place in seen or not told or not self._ask:
+            return
+        seen.add(place)
+        self._show_below(request)
+        self._screen.hide()
+        asked = prompt.Asking(self._client.handle(request.run_id), told[-1], self._screen)
+        self._ask = await asked.answered()
+        self._screen.show()
 
     def _close(self, event: prompt.Open) -> None:
         """Take a request off the board; a later one about the same call stays."""

@@ -49,7 +49,7 @@ def as_data(projection: Projection, now: Now, page: str | None, *, transcript: b
         "forked_from": state.forked_from,
         "limits": state.limits,
         "started_at": projection.started_at,
-        "waiting": list(standing.requests(projection)),
+        "waiting": [*standing.requests(projection), *now.below],
         "under_way": now.under_way,
         "retrying": [one for one in now.under_way if one.last_failure],
         "served": now.absence is None,
@@ -79,7 +79,7 @@ def as_lines(projection: Projection, now: Now, page: str | None, stream: TextIO,
         yield f"{'Queued':<9}{', '.join(part for part in given if part)}"
     if now.absence:
         yield paint(f"{'Worker':<9}{safe(now.absence)}", "yellow", stream)
-    requests = list(standing.requests(projection))
+    requests = [*standing.requests(projection), *now.below]
     if requests:
         yield from ("", paint("Waits for", "bold", stream))
         for request in requests:

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -333,7 +333,7 @@ async def _waiting(client: Client, run_id: str) -> dict[str, Any]:
     from perdure.cli import standing
 
     projection = await client.handle(run_id).projection(last=True)
-    waiting = [*standing.requests(projection), *[one async for one in standing.below(client, projection)]]
+    waiting = [*standing.requests(projection), *await standing.below(client, projection)]
     return {"run_id": run_id, "status": standing.status(projection), "waiting": waiting}
 
 
@@ -368,6 +368,7 @@ async def _show(run_id: str, *, transcript: bool, as_json: bool) -> None:
     projection, now = await asyncio.gather(client.handle(run_id).projection(), standing.now(client, run_id))
     if missing := await complete(settings, projection):
         say(paint(safe(missing), "yellow", sys.stderr))
+    now = replace(now, below=await standing.below(client, projection))
     page = None if now.forgotten else session.web_page(settings, run_id)
     if as_json:
         emit(report.as_data(projection, now, page, transcript=transcript))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ class Now:
         priority: What it was started with, from 1, the most urgent, to 5; None if it was not given one.
         tenant: On whose behalf it was started; empty if that was not said.
         forgotten: The engine does not have it any more: what is told of it is from the archive.
+        below: What the runs below it want of people.
     """
 
     under_way: list[Attempt]
@@ -45,6 +46,7 @@ class Now:
     priority: int | None = None
     tenant: str = ""
     forgotten: bool = False
+    below: Sequence[Request] = ()
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,20 @@ def requests(projection: Projection) -> Iterator[Request]:
     yield from asking.requests(projection.state, since)
 
 
-async def below(client: Client, projection: Projection) -> AsyncGenerator[Request]:
-    """Yield what the runs want of people that calls of an open run are, and those below them."""
+async def waiting_below(client: Client, projection: Projection) -> AsyncGenerator[Projection]:
+    """Yield the runs that calls of an open run are, and that wait for a person, and those below them."""
     if projection.ended or projection.state is None:
         return
     for child in projection.state.waiting_below:
         its = await client.handle(child).projection(last=True)
-        for request in requests(its):
-            yield request
-        async for request in below(client, its):
-            yield request
+        yield its
+        async for one in waiting_below(client, its):
+            yield one
+
+
+async def below(client: Client, projection: Projection) -> list[Request]:
+    """Return what the runs below an open run want of people."""
+    return [request async for its in waiting_below(client, projection) for request in requests(its)]
 
 
 async def now(client: Client, run_id: str) -> Now:

@@ -332,7 +332,8 @@ def request_lines(request: Request, stream: TextIO, indent: str = "  ") -> list[
         commands = (f"{indent}     {paint(command, 'cyan', stream)}" for command in request.commands)
         return [f"{indent}{what}{since}{_because(request.why)}", *commands]
     wants = f"{_waits(request.call)} for approval" if request.wants == "approval" else "is in doubt"
-    head = f"{indent}{request.call}  {paint(safe(request.tool), 'bold', stream)} {wants}{since}"
+    where = f"{safe(request.run_id)} " if "/" in request.run_id else ""
+    head = f"{indent}{where}{request.call}  {paint(safe(request.tool), 'bold', stream)} {wants}{since}"
     mark = f"hash {request.hash}" if request.wants == "approval" else f"key {safe(request.key)}"
     inner = f"{indent}     "
     arguments = as_json(request.arguments, indent=2).splitlines()

@@ -32,8 +32,9 @@ def test_no_wait_exits_with_3_and_shows_the_commands_that_answer(served):
 
 def test_what_a_run_below_waits_for_is_shown_with_the_commands_that_answer(served):
     done = served("run", "agents.py:chief", "go", "--id", "above", "--no-wait", code=3)
-    assert "send in above/1.1 waits:" in done.stderr
+    assert "above/1.1 2.1  send waits for approval" in done.stderr
     assert "perdure approve above/1.1 2.1" in done.stderr
+    assert "perdure approve above/1.1 2.1" in served("show", "above").stdout
     told = served.json("run", "agents.py:chief", "go", "--id", "above", "--no-wait", code=3)
     assert (told["status"], told["waiting"][0]["run_id"]) == ("waiting_approval", "above/1.1")
     refused = served("approve", "above", code=1)
@@ -41,6 +42,15 @@ def test_what_a_run_below_waits_for_is_shown_with_the_commands_that_answer(serve
     served("approve", "above/1.1", "2.1")
     served("watch", "above")
     assert served.json("show", "above")["text"] == "All is sent."
+
+
+def test_the_person_at_the_terminal_is_asked_what_a_run_below_asks(served):
+    with served.terminal("run", "agents.py:chief", "go", "--id", "above-here") as terminal:
+        assert "above-here/1.1 2.1" in terminal.until("[l]ater: ")
+        terminal.type("y\n")
+        shown = terminal.to_the_end()
+    assert terminal.code == 0
+    assert "All is sent." in shown
 
 
 @pytest.mark.reported(21)
