@@ -203,13 +203,22 @@ def _epoch(state: RunState) -> str:
     return f"r{state.resets}" if state.resets else ""
 
 
-def fold_reset(state: RunState, execution: str, now: datetime) -> None:
+def fold_reset(state: RunState, execution: str, now: datetime, decided: int | None = None) -> None:
     """Begin a new epoch: what was not started yet has a new position and key, and effects need approval again.
 
     Decisions of the part that was left behind, which the engine may send once more, fit no position any more.
+
+    Args:
+        decided: So many records were there when the run last decided; None: all. The run learns of the reset before
+            what came since, so calls of that which were not executed are of the new epoch.
     """
     state.resets += 1
     state.execution = execution
+    for place in range(len(state.records) if decided is None else decided, len(state.records)):
+        record = state.records[place]
+        if record.execution_order is None:
+            new = f"{record.position.partition('r')[0]}{_epoch(state)}"
+            state.records[place] = record.model_copy(update={"position": new})
     for call in [*state.all_calls, *state.staged]:
         if call.order is None:
             if not call.deferred or call.asks_for_all:  # decisions are about the request for all of them

@@ -159,6 +159,7 @@ class Projection(Delegating):
         self.state = opening_state(request, self.run_id, attributes.original_execution_run_id)
         self.started_at = self.state.began or self._now
         self._records, self._short = len(self.state.records), self.state.short
+        self._decided = self._records
         self._staged = {record.position for record in self.state.records if record.status == "staged"}
         if first or not request.executions:
             self.task, self.earlier = request.input, Earlier(before=self.state.before)
@@ -197,9 +198,12 @@ class Projection(Delegating):
             self._tell(ev.WorkerTookOver, type="worker_took_over", worker=attributes.identity)
         return None
 
+    async def _on_workflow_task_completed(self, *_: Any) -> None:
+        self._decided = len(self._require().records)
+
     async def _on_workflow_task_failed(self, attributes: Any, _: HistoryEvent) -> None:
         if attributes.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
-            turns.fold_reset(self._require(), attributes.new_run_id[-12:], self._now)
+            turns.fold_reset(self._require(), attributes.new_run_id[-12:], self._now, self._decided)
         elif attributes.failure.message and attributes.cause != _OUTRUN:
             self._tell(ev.RuntimeFault, type="runtime_fault", message=await self._words(attributes.failure))
 
@@ -457,6 +461,7 @@ _NO_CALLS = (COMPACT, PROBE, UNDO, JUDGE, CANCEL_RUN, RECALL, LIST_TOOLS, PUT_AW
 _HANDLERS: dict[int, str] = {
     EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED: "_on_started",
     EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED: "_on_workflow_task",
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED: "_on_workflow_task_completed",
     EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED: "_on_workflow_task_failed",
     EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED: "_on_scheduled",
     EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED: "_on_activity_started",

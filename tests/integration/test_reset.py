@@ -43,6 +43,19 @@ def call(name: str) -> dict[str, Any]:
     return {"calls": [{"name": name, "arguments": {}}]}
 
 
+@pytest.mark.parametrize("nth", range(4))
+async def test_calls_that_are_not_executed_are_named_alike_wherever_the_run_is_reset(stage: Any, nth: int) -> None:
+    @tool(effect="read")
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    handle = await stage.start([call("look"), call("gone"), call("look"), DONE], [look])
+    await stage.end(handle)
+    await reset(stage, handle.id, nth=nth)
+    assert (await stage.end(handle)).result.text == "done"  # the audit compares run and history
+
+
 async def test_an_effect_after_a_reset_is_asked_about_and_has_a_new_key(stage: Any) -> None:
     keys: list[str] = []
 
