@@ -173,4 +173,18 @@ async def judge_edit(
         return Judgement(problem=_unknown(name, spec))
     if problem := validate(arguments, tool):
         return Judgement(problem=problem)
+    if problem := await _checked(arguments, name, agent, run):
+        return Judgement(problem=problem)
     return Judgement(ask=await must_ask(arguments, tool, spec, agent, run))
+
+
+async def _checked(arguments: dict[str, JSON], name: str, agent: Agent | None, run: Run) -> Problem | None:
+    """Return what the tool itself says against arguments that fit its schema, or None."""
+    tool = agent.tool(name) if agent else None
+    if tool is None or tool.check is None:
+        return None
+    try:
+        said = await run(tool.check, arguments, _PREDICATE_SECONDS)
+    except Exception as error:  # noqa: BLE001 - nobody may pass on arguments that it can't take
+        said = f"The arguments of {name} can't be checked: {brief(words(error))}."
+    return Problem(error_type="invalid_arguments", message=said) if said else None

@@ -158,6 +158,8 @@ class Tool:
         ask: Approval predicate, called with the arguments; True asks a person.
         secrets: Parameters that a secret fills in, and the name of each one's secret.
         agent: The agent that it is, if it is one.
+        check: Called with arguments that a person has edited, as keywords; says in a sentence what the schema can't say
+            against them, or None. They are refused then, and the call goes on waiting.
     """
 
     spec: ToolSpec
@@ -172,6 +174,7 @@ class Tool:
     shape: Shape | None = field(default=None, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict[str, str])
     agent: Agent | None = field(default=None, repr=False)
+    check: Callable[..., str | None] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

@@ -108,9 +108,12 @@ class Plan:
         given: dict[str, Any] = {"effect": "read", "local": True}
         first: dict[str, Any] = {**given, "approval": self._policy(names, set())}
         later: dict[str, Any] = {**given, "approval": self._policy(names, None)}
+        made = Tool.from_schema(plan, planning.schema(names, most), name=PLAN, description=_PLAN, **first)
+        amended = planning.schema(names, most, empty=True)
+        changed = Tool.from_schema(amend, amended, name=AMEND, description=_AMEND, **later)
         return (
-            Tool.from_schema(plan, planning.schema(names, most), name=PLAN, description=_PLAN, **first),
-            Tool.from_schema(amend, planning.schema(names, most, empty=True), name=AMEND, description=_AMEND, **later),
+            replace(made, check=lambda steps: _wrong(steps, names, most, set())),
+            replace(changed, check=lambda steps: _wrong(steps, names, most, None)),
             Tool.from_schema(keep, _NOTHING, name=KEEP, description=_KEEP, **given, approval="never", polling=True),
         )
 
@@ -179,14 +182,18 @@ def _servers(agent: Agent) -> list[MCPServer]:
 _OWN = (PLAN, AMEND, KEEP, STEP)
 
 
-def _checked(steps: list[dict[str, JSON]], tools: Sequence[str] | None, most: int, settled: set[str] | None) -> JSON:
+def _wrong(steps: JSON, tools: Sequence[str] | None, most: int, settled: set[str] | None) -> str | None:
+    """Return what is wrong with a plan as it was written, in a sentence, or None."""
     try:
-        read = planning.read(steps)
+        return planning.problem(planning.read(steps), tools, most, settled)
     except ValueError as error:
-        raise ToolError(str(error), error_type="invalid_plan") from None
-    if wrong := planning.problem(read, tools, most, settled):
+        return str(error)
+
+
+def _checked(steps: list[dict[str, JSON]], tools: Sequence[str] | None, most: int, settled: set[str] | None) -> JSON:
+    if wrong := _wrong(cast("JSON", steps), tools, most, settled):
         raise ToolError(wrong, error_type="invalid_plan", suggestion="Give the whole plan again.")
-    return {"steps": [step.model_dump() for step in read]}
+    return {"steps": [step.model_dump() for step in planning.read(cast("JSON", steps))]}
 
 
 # -- what is next ------------------------------------------------------------------------------------------

@@ -255,19 +255,23 @@ async def test_a_person_edits_a_plan_and_what_they_wrote_is_done(stage):
     assert done.result.text == "Done."
 
 
-async def test_an_edit_that_can_not_be_a_plan_is_refused_or_told_to_the_model(stage):
-    cast = Cast(stage, Leader(planned(step("a")), planned(step("b")), "Done."), approve=True)
+async def test_an_edit_that_can_not_be_a_plan_is_refused_and_the_plan_goes_on_waiting(stage):
+    cast = Cast(stage, Leader(planned(step("a")), "Done."), approve=True)
     handle = await cast.start()
     await stage.until(handle, "approval_requested")
-    with pytest.raises(DecisionRejected, match="steps"):
-        await handle.approve("1.1", arguments={"steps": "all"})
-    await handle.approve("1.1", arguments={"steps": [step("a", "a")]})
-    await stage.until(handle, "approval_requested", nth=2)
-    assert "in a circle: a → a" in cast.leader.notes[1]
-    await handle.approve("2.1")
+    for steps, why in (
+        ("all", "steps"),
+        ([step("a", "a")], "in a circle: a → a"),
+        ([step("a", "zz")], "depends on 'zz'"),
+        ([step("a"), step("a")], "Two steps have the id 'a'"),
+    ):
+        with pytest.raises(DecisionRejected, match=why):
+            await handle.approve("1.1", arguments={"steps": steps})
+    await handle.approve("1.1", arguments={"steps": [step("b")]})
     done = await stage.end(handle)
     assert list(cast.helpers.tasks) == ["b"]
     assert done.result.text == "Done."
+    assert len(done.told("approval_requested")) == 1
 
 
 async def test_a_plan_that_is_denied_is_made_again_as_the_person_wants(stage):

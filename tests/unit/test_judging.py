@@ -1,6 +1,7 @@
 """Judging what a model wrote: each kind of problem, and who is asked."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -300,3 +301,15 @@ async def test_edited_arguments_are_validated_and_judged_again():
     unknown = await judge_edit({}, "pray", agent.spec, agent, at_once)
     assert unknown.problem
     assert unknown.problem.error_type == "unknown_tool"
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"), [("It is {city}.", "It is there."), (None, ""), (1 / 3, "can't be checked: AttributeError")]
+)
+async def test_a_tool_itself_may_refuse_an_edit_that_fits_its_schema(said: Any, refused: str):
+    own = replace(find, check=lambda city: said if said is None else said.format(city=city))
+    agent = Agent("a", "openai:x", tools=[own])
+    problem = (await judge_edit({"city": "there"}, "find", agent.spec, agent, at_once)).problem
+    assert refused in problem.message if problem else not refused
+    unfit = await judge_edit({"town": "there"}, "find", agent.spec, agent, at_once)
+    assert unfit.problem and "do not fit" in unfit.problem.message  # noqa: PT018 - the type checker's
