@@ -61,7 +61,7 @@ class MCPServer:
         result_limit: As for `tool`.
         images: Whether the model is shown images that it returns. Default True; a model that can't see needs False.
         list_attempts: How often it is asked for its tools, with pauses of 0.5 s, doubling up to 10 s, before a run ends
-            `failed` for want of them. Default 8: half a minute.
+            `failed` for want of them. Default 8: half a minute. One that ends at its start is started 3 times at most.
 
     Raises:
         AgentError: If it can't be as it is described.

@@ -36,6 +36,12 @@ def short(text: object) -> str:
     return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]}…"
 
 
+def sentence(text: str) -> str:
+    """Return `text` with a full stop, unless it ends as sentences do: another one can follow it."""
+    said = text.rstrip()
+    return said if not said or said.endswith((".", "!", "?", "…")) else f"{said}."
+
+
 def words(error: BaseException) -> str:
     """Return an error in its own words; one that can't even say what it is has its type's name."""
     from pydantic import ValidationError

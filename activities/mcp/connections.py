@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 import threading
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any, Self, cast
 
 from perdure.errors import ToolError
 from perdure.mcp import MCPServer, Offer
-from perdure.results import clean, short, words
+from perdure.results import clean, sentence, short, words
 
 _log = logging.getLogger("perdure.mcp")
 
@@ -28,7 +29,9 @@ _LEASH = Path(__file__).with_name("leash.py")
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 3_600.0
 """Of silence on a stream; calls have deadlines of their own."""
-_LAST_LINES = 5
+_LAST_LINES = 100
+_LAST_WORDS = 0.5
+"""Seconds for what a server has written to its stderr to be read once it has ended."""
 _MOST_PAGES = 100
 
 Progress = Callable[[str, float | None], None]
@@ -36,11 +39,17 @@ Progress = Callable[[str, float | None], None]
 
 
 class Unreachable(Exception):
-    """A server can't be asked now; nothing was sent to it. `lasting`: no time mends that."""
+    """A server can't be asked now; nothing was sent to it.
 
-    def __init__(self, message: str, *, lasting: bool = False) -> None:
+    Attributes:
+        lasting: No time mends that.
+        crashed: Its process has ended before it was there.
+    """
+
+    def __init__(self, message: str, *, lasting: bool = False, crashed: bool = False) -> None:
         super().__init__(message)
         self.lasting = lasting
+        self.crashed = crashed
 
 
 class NotSent(Exception):
@@ -64,6 +73,7 @@ class Talk:
 
     def __init__(self) -> None:
         self.lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.read = threading.Event()
         self.status: Callable[[], int] = lambda: 0
 
     def __str__(self) -> str:
@@ -72,12 +82,27 @@ class Talk:
             from perdure.activities.mcp.http import phrase
 
             return f"It answered {phrase(status)}."
-        return f"It said: {' / '.join(self.lines)}" if self.lines else ""
+        return last_words(self.lines)
 
     @property
     def refuses(self) -> bool:
         """Whether it says that asking again will not help."""
         return self.status() in (401, 403, 405, 407, 410)
+
+
+_ERROR = re.compile(r"(Uncaught )?[A-Za-z_.]*(Error|Exception)\b.*: ")
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """Return what a server's last lines say in a sentence or two, or "".
+
+    It is the last line, as of a traceback; of a stack of Node.js, which ends with its version, the line with the error.
+    """
+    if not lines:
+        return ""
+    errors = [line for line in lines if _ERROR.match(line)] if lines[-1].startswith("Node.js v") else []
+    more = " The worker's log has the rest." if len(lines) > 1 else ""
+    return f"It said: {sentence((errors or lines)[-1])}{more}"
 
 
 class Connection:
@@ -262,7 +287,10 @@ async def connected(server: MCPServer, values: Values) -> AsyncGenerator[Connect
     except BaseException as error:
         if entered or isinstance(error, asyncio.CancelledError | GeneratorExit):
             raise
-        raise Unreachable(_why(error, talk), lasting=talk.refuses) from error
+        if server.url:
+            raise Unreachable(_why(error, talk, server.url), lasting=talk.refuses) from error
+        await asyncio.to_thread(talk.read.wait, _LAST_WORDS)
+        raise Unreachable(_why(error, talk, server.url), crashed=_has_ended(_first(error))) from error
     finally:
         ended.set()
 
@@ -379,9 +407,10 @@ class _stderr:  # noqa: N801 - a context manager, called like a function
                 if said := short(line.strip()):
                     self._talk.lines.append(said[:500])
                     _log.info("%s: %s", self._server, said)
+        self._talk.read.set()
 
 
-def _why(error: BaseException, talk: Talk) -> str:
+def _why(error: BaseException, talk: Talk, url: str | None) -> str:
     """Return in a sentence why there is no connection."""
     error = _first(error)
     said = str(talk)
@@ -389,7 +418,17 @@ def _why(error: BaseException, talk: Talk) -> str:
         return f"It was not there in time. {said}".strip()
     if said:
         return said
-    return words(error).removeprefix("MCPError: ")
+    if not url and _has_ended(error):
+        return "It ended at its start, without a word."
+    return sentence(words(error).removeprefix("MCPError: "))
+
+
+def _has_ended(error: BaseException) -> bool:
+    """Return whether a server could not be spoken to since its side has ended."""
+    import mcp_types as types
+    from mcp.shared.exceptions import MCPError
+
+    return isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
 
 
 def _first(error: BaseException) -> BaseException:

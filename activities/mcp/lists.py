@@ -16,12 +16,15 @@ from perdure.activities.unlocked import Unlocked
 from perdure.mcp import Offer, listed
 from perdure.policies import McpServerSpec
 from perdure.reports import ToolsReport
-from perdure.results import short, words
+from perdure.results import sentence, short, words
 from perdure.toolsets import UNAVAILABLE
 from perdure.wire import LIST_TOOLS, ListToolsInput
 
 _SECONDS = 60.0
 """How long a server may take to say what it offers."""
+
+_MOST_CRASHES = 3
+"""How often a server may end at its start before it is taken for broken, and not for away."""
 
 
 class ToolLists:
@@ -71,8 +74,9 @@ def _tells(server: McpServerSpec, why: str) -> str:
 
 
 def _failed(place: Place, why: str) -> ApplicationError:
-    said = short(place.secrets.scrubbed(why))
-    return ApplicationError(said, type=UNAVAILABLE, non_retryable=place.lasting)
+    said = sentence(short(place.secrets.scrubbed(why)))
+    crashes = min(place.crashes, activity.info().attempt)
+    return ApplicationError(said, type=UNAVAILABLE, non_retryable=place.lasting or crashes >= _MOST_CRASHES)
 
 
 def listed_all(

@@ -60,6 +60,7 @@ class Line:
         self.private: dict[str, str] = {}
         self.users = 0
         self.left = 0.0
+        self.crashes = 0
         self.places = asyncio.Semaphore(server.concurrency)
         self._secrets = secrets
         self._connecting = asyncio.Lock()
@@ -84,10 +85,13 @@ class Line:
                     found = await held.entered()
             except TimeoutError:
                 raise Unreachable(f"It was not there within {self.server.start_seconds:g} s.") from None
+            except Unreachable as error:
+                self.crashes = self.crashes + 1 if error.crashed else 0
+                raise
             finally:
                 if not held.is_open:
                     self._leave_to_end(held.abort())
-            self._held = held
+            self._held, self.crashes = held, 0
             return found
 
     def _retire(self) -> None:
@@ -145,6 +149,7 @@ class Place:
     Attributes:
         problem: Why nothing can be sent, in a sentence; "" where something can.
         lasting: No time mends that.
+        crashes: How often in a row the server's process has ended before it was there.
         kind: Of the problem, in a word.
         secrets: All that must not be in what the call says.
     """
@@ -152,6 +157,7 @@ class Place:
     def __init__(self, server: str, secrets: Unlocked) -> None:
         self.problem = ""
         self.lasting = False
+        self.crashes = 0
         self.kind = "unavailable"
         self.secrets = secrets
         self._server = server
@@ -172,6 +178,7 @@ class Place:
             self._connection = await line.connection()
         except Unreachable as error:
             self.refuse(str(error), lasting=error.lasting)
+            self.crashes = line.crashes
         self.secrets = Unlocked({**self.secrets, **line.private}, self.secrets.problem)
 
     async def leave(self) -> None:

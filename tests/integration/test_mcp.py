@@ -298,6 +298,18 @@ async def test_a_server_that_can_not_be_started_says_why_in_its_own_words(stage,
     assert "MCP server 'broken' can't be used: It said: no licence" in done.result.reason
 
 
+async def test_a_server_that_crashes_at_its_start_is_taken_for_broken_after_three_times(stage, desk):
+    starts = desk.folder / "starts"
+    code = f"open({str(starts)!r}, 'a').write('.'); import nosuchmodule"
+    done = await stage.run(["done"], [MCPServer("broken", command=[sys.executable, "-c", code])])
+    assert done.result.failure == "mcp_unavailable"
+    assert starts.read_text() == "..."
+    assert done.result.reason == (
+        "MCP server 'broken' can't be used: It said: ModuleNotFoundError: No module named 'nosuchmodule'."
+        " The worker's log has the rest. Nothing was done yet; resume the run once it works."
+    )
+
+
 async def test_a_run_is_cancelled_while_it_waits_for_its_tools(stage, desk):
     slow = MCPServer("slow", command=[sys.executable, "-c", "import sys; sys.stdin.read()"])
     handle = await stage.start(["done"], [slow])

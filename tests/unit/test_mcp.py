@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from perdure import Agent, MCPServer, Secret, tool
+from perdure.activities.mcp.connections import last_words
 from perdure.activities.mcp.content import MOST_IMAGES, content_of, words_of
 from perdure.errors import AgentError
 from perdure.mcp import Offer, filled, listed
@@ -241,3 +242,22 @@ def test_an_embedded_image_is_shown_and_other_data_named():
 def test_an_error_is_told_in_the_servers_words():
     assert words_of(result(text("no such file"))) == "no such file"
     assert "not why" in words_of(result())
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], ""),
+        (["no licence"], "It said: no licence."),
+        (
+            ["Traceback (most recent call last):", "KeyError: 'x'"],
+            "It said: KeyError: 'x'. The worker's log has the rest.",
+        ),
+        (
+            ["throw err;", "Error: Cannot find module '/x'", "at Module._load (x.js:1)", "}", "Node.js v20.1.0"],
+            "It said: Error: Cannot find module '/x'. The worker's log has the rest.",
+        ),
+    ],
+)
+def test_what_a_server_says_at_its_end_is_one_line(lines, said):
+    assert last_words(lines) == said
