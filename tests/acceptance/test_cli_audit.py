@@ -59,7 +59,7 @@ async def test_doctor_says_which_notices_are_not_delivered_and_why(served, engin
     while "not delivered yet" not in words:
         assert time.monotonic() < end, words
         words = served("doctor", code=None).stdout
-    assert "This worker has neither PERDURE_NOTIFY_URL nor PERDURE_NOTIFY_COMMAND." in words
+    assert "This worker has neither PERDURE_NOTIFY_URL nor PERDURE_NOTIFY_COMMAND nor PERDURE_NOTIFY_BY." in words
     assert "private" not in words
     async for each in client.temporal.list_workflows(f"WorkflowType = '{NOTIFY}' AND ExecutionStatus = 'Running'"):
         await client.temporal.get_workflow_handle(each.id).terminate("the test is over")
