@@ -87,6 +87,8 @@ def load_module(where: str, folder: Path) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
+    if "\0" in str(path):
+        raise AgentNotFound(f"There is no file {str(path)!r}.")
     path = path.expanduser().resolve()
     if not path.is_file():
         raise AgentNotFound(f"There is no file {path}.")

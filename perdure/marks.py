@@ -16,6 +16,7 @@ Place = Sequence[str | int]
 _LARGEST = 100_000
 """Values of a document, with what its anchors repeat."""
 
+_UNREADABLE = "a value can't be read as its tag says"
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
@@ -61,6 +62,8 @@ def read(path: Path, shown: str) -> list[Document]:
         raise AgentError(f"{shown}: YAML needs PyYAML: pip install 'perdure[yaml]'.") from error
     try:
         return [document for document in _documents(text, shown) if document.value is not None]
+    except RecursionError as error:
+        raise AgentError(f"{shown}: this is nested too deeply; write it flatter.") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = f"this is not YAML: {error.problem or error.context}; {_advice(str(error.problem))}."
@@ -70,7 +73,7 @@ def read(path: Path, shown: str) -> list[Document]:
 
 
 def _advice(problem: str) -> str:
-    if "constructor for the tag" in problem:
+    if "constructor for the tag" in problem or problem.startswith(_UNREADABLE):
         return "only plain values can be declared, so leave the tag out"
     if "\\t" in problem:
         return "indent with spaces"
@@ -98,6 +101,13 @@ def _loader() -> Any:
             first: [(tag, form) for tag, form in found if not tag.endswith(":timestamp")]
             for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except (ValueError, LookupError, AttributeError) as error:  # which PyYAML lets through
+                words = f"{_UNREADABLE} ({node.tag.rpartition(':')[2]})"
+                raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
 
     return Loader
 

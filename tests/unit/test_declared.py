@@ -367,6 +367,14 @@ HEAD = "name: desk\nmodel: openai:x\n"
         ("name: desk: x\n", "agent.yaml:1:11: this is not YAML: mapping values are not allowed here; look at the"),
         (f"{HEAD}instructions: !!python/name:os.system\n", "agent.yaml:3:15: this is not YAML: could not determine a"),
         (f"{HEAD}settings: {{extra_body: &a {{b: *a}}}}\n", "agent.yaml:3:24: this anchor holds itself; write it out."),
+        (
+            f"{HEAD}instructions: {'[' * 2_000}{']' * 2_000}\n",
+            "agent.yaml: this is nested too deeply; write it flatter.",
+        ),
+        (f"{HEAD}limits: {{steps: {'9' * 5_000}}}\n", "agent.yaml:3:17: this is not YAML: a value can't be read"),
+        (f"{HEAD}limits: {{steps: !!bool maybe}}\n", "agent.yaml:3:17: this is not YAML: a value can't be read"),
+        (f"{HEAD}limits: !!timestamp maybe\n", "agent.yaml:3:9: this is not YAML: a value can't be read as its tag"),
+        (f'{HEAD}tools: ["a\\0b.py:look"]\n', "agent.yaml:3:9: There is no file"),
         (f"{HEAD}---\n{HEAD}", "agent.yaml:4:7: two agents of this file are named 'desk'; rename one."),
         (
             f"{HEAD}tools: [{{agent: desc, description: x}}]\n",
