@@ -9,7 +9,7 @@ from typing import Literal
 
 from perdure import settling, staging
 from perdure.decisions import Answer, Decision, DecisionRecord, Receipt, Settlement
-from perdure.messages import CallRecord, ToolResult, content_hash
+from perdure.messages import JSON, CallRecord, ToolResult, content_hash
 from perdure.outcomes import close, not_done, record_of, result_of
 from perdure.results import report_of_value, short
 from perdure.state import STAGED, CallState, CallStatus, Outcome, RunState
@@ -40,6 +40,10 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
             text += _how_to_answer(state, call)
         reason = "already_decided" if decided else "not_waiting"
         return Receipt(accepted=False, call=call.position, reason=reason, message=text)
+    return _check_approval(state, call, wanted)
+
+
+def _check_approval(state: RunState, call: CallState, wanted: Decision) -> Receipt:
     if call.asks_for_all and wanted.arguments is not None:
         text = "Staged actions are approved or denied together, as they are: their arguments can't be changed."
         return Receipt(accepted=False, call=call.position, reason="invalid_edit", message=text)
@@ -48,7 +52,28 @@ def check(state: RunState, wanted: Decision | Settlement) -> Receipt:
             f"Call {call.position} has other arguments (hash {call.hash}) than those that were shown ({wanted.hash})."
         )
         return Receipt(accepted=False, call=call.position, reason="stale_hash", message=text)
+    if changed := _fixed_and_changed(state, call, wanted):
+        text = f"The argument {changed!r} of {call.call.name} can't be changed; leave it out."
+        return Receipt(accepted=False, call=call.position, reason="invalid_edit", message=text)
     return Receipt(accepted=True, call=call.position)
+
+
+def _fixed_and_changed(state: RunState, call: CallState, wanted: Decision) -> str:
+    """Return an argument that an edit changes although it can't be changed; "" where there is none."""
+    tool, edit = state.tool_of(call), wanted.arguments or {}
+    fixed = tool.fixed if tool else []
+    return next((name for name in fixed if name in edit and edit[name] != call.arguments.get(name)), "")
+
+
+def edited(state: RunState, call: CallState, decision: Decision) -> dict[str, JSON] | None:
+    """Return the arguments that a person wants instead of those of a call, all of them; None where they want no others.
+
+    Where some of a tool's arguments are fixed, those that the edit leaves out are as they were.
+    """
+    if decision.arguments is None:
+        return None
+    tool = state.tool_of(call)
+    return {**call.arguments, **decision.arguments} if tool and tool.fixed else decision.arguments
 
 
 def takes(receipt: Receipt) -> bool:
@@ -145,9 +170,10 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     call = state.find(decision.call)
     assert call is not None  # noqa: S101 - `check` found it
     state.taken.extend([decision.id] if decision.id else [])
-    edited = decision.arguments is not None and decision.arguments != call.arguments
+    arguments = edited(state, call, decision)
+    others = arguments is not None and arguments != call.arguments
     call.decision = DecisionRecord(
-        by=decision.by, via=via, at=now, approve=decision.approve, reason=decision.reason, edited=edited
+        by=decision.by, via=via, at=now, approve=decision.approve, reason=decision.reason, edited=others
     )
     if state.shape and not call.asks_for_all:
         state.decided.append(_in_words(call, call.decision))
@@ -157,8 +183,8 @@ def apply_decision(state: RunState, decision: Decision, via: Via, now: datetime)
     if not decision.approve:
         _deny(state, call, decision)
         return
-    if edited and decision.arguments is not None:
-        call.arguments, call.hash = decision.arguments, content_hash(decision.arguments)
+    if others and arguments is not None:
+        call.arguments, call.hash = arguments, content_hash(arguments)
     call.status = CallStatus.READY
     if given := settling.result_of(call):
         close(state, call, given)

@@ -212,6 +212,8 @@ class ToolSpec(Data):
         hands_to: Nothing is executed: the agent of that name goes on with the conversation. Default: none does.
         mcp: The tool of an MCP server that it is, as that was listed in the run. Default: none.
         publishes: Nothing is executed: the arguments are an event on that topic, which the run's result has.
+        fixed: Arguments that a person who edits a call can't change. Where there are some, an edit may leave out what
+            stays as it is.
     """
 
     name: str
@@ -239,6 +241,7 @@ class ToolSpec(Data):
     hands_to: str = ""
     mcp: McpTool | None = None
     publishes: str = ""
+    fixed: list[str] = Field(default_factory=list)
 
     @property
     def tries(self) -> int:

@@ -158,7 +158,7 @@ class People:
         rules = self.state.rules_of(call)
         tools = [tool for tool in rules.offered if tool.name == call.call.name]
         spec = rules.model_copy(update={"tools": tools, "instructions": "", "handoffs": [], "peers": {}})
-        agent, arguments = rules.name, decision.arguments or {}
+        agent, arguments = rules.name, approvals.edited(self.state, call, decision) or {}
         request = JudgeInput(agent=agent, spec=spec, tool=call.call.name, arguments=arguments)
         try:
             judgement = await calls.judge(request, self._edit_id(call.position), self.request.heartbeat)

@@ -70,7 +70,8 @@ class ApprovalNode(AnyNode):
 
     Args:
         question: With `{field}` for values of the state.
-        shows: Fields that the person is shown, and may change by approving with other arguments.
+        shows: Fields that the person is shown, and may change by approving with other arguments: with those alone that
+            they change. The question stays as it is.
         at_most: As of other nodes, like what follows.
     """
 
@@ -292,6 +293,7 @@ def _approval(node: ApprovalNode, state: type[BaseModel]) -> Made:
         effect="read",
         local=True,
         approval="always",
+        fixed=["question"],
     )
     return Made(spec, Tool(made_spec, _approved))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field, ValidationError
@@ -112,8 +113,8 @@ class Plan:
         amended = planning.schema(names, most, empty=True)
         changed = Tool.from_schema(amend, amended, name=AMEND, description=_AMEND, **later)
         return (
-            replace(made, check=lambda steps: _wrong(steps, names, most, set())),
-            replace(changed, check=lambda steps: _wrong(steps, names, most, None)),
+            replace(made, check=partial(_wrong, tools=names, most=most, settled=set[str]())),
+            replace(changed, check=partial(_wrong, tools=names, most=most, settled=None)),
             Tool.from_schema(keep, _NOTHING, name=KEEP, description=_KEEP, **given, approval="never", polling=True),
         )
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from perdure import Approval, Limits, ToolError, ask_user, tool
+from perdure import Approval, DecisionRejected, Limits, ToolError, ask_user, tool
 from perdure.strategies.graph import END, START, ApprovalNode, Branch, Edge, Graph, Join, Node
 
 
@@ -157,7 +157,8 @@ async def test_a_condition_that_can_not_decide_ends_the_run_by_name_and_it_can_b
     assert (await stage.end(await handle.resume())).result.text == "1"  # the node was not visited once more
 
 
-async def test_an_approval_node_shows_values_that_a_person_may_change(stage):
+@pytest.mark.parametrize("arguments", [{"price": 80}, {"question": "Book Grand?", "price": 80}, {}])
+async def test_an_approval_node_shows_values_that_a_person_may_change_alone(stage, arguments):
     @tool
     def book(choice: str, price: int) -> str:
         """Book."""
@@ -174,8 +175,13 @@ async def test_an_approval_node_shows_values_that_a_person_may_change(stage):
     asked = await stage.until(handle, "approval_requested")
     assert asked.name == "confirm"
     assert asked.arguments == {"question": "Book Grand?", "price": 0}
-    await handle.approve(asked.call, arguments={"question": "Book Grand?", "price": 80})
-    assert (await stage.end(handle)).result.text == "booked Grand for 80"
+    with pytest.raises(DecisionRejected, match="'question' of confirm can't be changed; leave it out"):
+        await handle.approve(asked.call, arguments={"question": "Book Ritz?", "price": 80})
+    await handle.approve(asked.call, arguments=arguments)
+    done = await stage.end(handle)
+    assert done.result.text == f"booked Grand for {arguments.get('price', 0)}"
+    decided = done.told("approval_decided")[0]
+    assert decided.edited is bool(arguments)
 
 
 @pytest.mark.parametrize("edge", [True, False])
