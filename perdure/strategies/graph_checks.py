@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perdure.errors import AgentError
@@ -142,8 +143,23 @@ def _cycles(graph: GraphSpec) -> Iterator[str]:
         if source not in bounded
     }
     if circle := _circle(there):
-        text = "goes round without a bound; give one of its nodes at_most= and instead="
-        yield f"{' → '.join(circle)} {text}."
+        way, spent = _told(graph, circle, bounded)
+        text = f"choose another instead= for {spent!r}, or give" if spent else "give"
+        others = "another of its nodes" if spent else "one of its nodes"
+        yield f"{way} goes round without a bound; {text} {others} at_most= and instead=."
+
+
+def _told(graph: GraphSpec, circle: Sequence[str], bounded: Mapping[str, NodeSpec]) -> tuple[str, str]:
+    """Return a way round with all lines that it goes along, and the first node with a bound that it passes by."""
+    way, spent = circle[0], ""
+    for source, target in itertools.pairwise(circle):
+        line = next(one for one in graph.lines() if one.source == source and _passed(one.target, bounded) == [target])
+        at = line.target
+        way += f" → {f'({line.way}) ' if line.way in ('denied', 'error') else ''}{at}"
+        while at in bounded:
+            spent, at = spent or at, bounded[at].instead
+            way += f" → (instead) {at}"
+    return way, spent
 
 
 def _passed(target: str, bounded: Mapping[str, NodeSpec]) -> list[str]:

@@ -166,3 +166,13 @@ def test_a_tool_in_a_node_keeps_its_rules_under_the_name_of_the_node():
     ask = agent.predicate("get", "get")
     assert ask is not None
     assert ask(topic="war")
+
+
+def test_a_way_round_is_told_with_the_lines_that_it_goes_along():
+    draft = Node("draft", look, writes="notes", at_most=3, instead="confirm")
+    confirm = ApprovalNode("confirm", "Fine?", on_denied="draft")
+    lines = [Edge(START, "draft"), Edge("draft", "confirm"), Edge("confirm", END)]
+    with pytest.raises(AgentError) as refused:
+        Graph(State, nodes=[draft, confirm], edges=lines, takes="topic")
+    way = "confirm → (denied) draft → (instead) confirm goes round without a bound"
+    assert f"{way}; choose another instead= for 'draft', or give another of its nodes" in str(refused.value)
