@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pydantic import Field
 
+from perdure.errors import AgentError
 from perdure.messages import JSON, AssistantMessage, Data, Entry, ToolMessage, ToolResult, UserMessage
 from perdure.policies import AgentSpec, StrategySpec
 
@@ -171,6 +172,17 @@ class Situation:
         if not self.handed_over:
             return first
         return next((at for at in range(first, 0, -1) if _answered(self.entries[at - 1], self.entries[at])), 0)
+
+
+def refuse_handoffs(agent: Agent, strategy: str, instead: str) -> None:
+    """Refuse an agent whose strategy never offers its hand-offs.
+
+    Raises:
+        AgentError: If it has some.
+    """
+    if agent.handoffs:
+        text = f"handoffs= would never be offered in the runs of a {strategy}; leave them out, and {instead}"
+        raise AgentError(f"Agent {agent.name!r}: {text}.")
 
 
 def _is_turn(entry: Entry) -> bool:

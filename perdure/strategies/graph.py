@@ -16,6 +16,7 @@ from perdure.errors import AgentError
 from perdure.messages import canonical_json
 from perdure.policies import StrategySpec
 from perdure.schemas import inline_refs, sentence
+from perdure.strategies import refuse_handoffs
 from perdure.strategies.graph_checks import check, clashes
 from perdure.strategies.graph_nodes import (
     AnyLine,
@@ -109,7 +110,7 @@ class Graph:
         """Return what the nodes call; a run calls nothing else.
 
         Raises:
-            AgentError: If the agent has tools outside of the graph, or other variables.
+            AgentError: If the agent has tools outside of the graph, hand-offs, or other variables.
         """
         if agent.tools:
             text = f"tools={agent.tools[0].name} would never be called: a graph's run goes along its lines alone"
@@ -117,6 +118,7 @@ class Graph:
         if agent.variables is not self.state:
             text = f"its graph is over {self.state.__name__}; say variables={self.state.__name__}"
             raise AgentError(f"Agent {agent.name!r}: {text}.")
+        refuse_handoffs(agent, self.name, "make the other agent a Node")
         return [node.tool for node in self._made]
 
     async def move(self, seen: Situation) -> Move:

@@ -15,7 +15,7 @@ from perdure.messages import JSON, Data
 from perdure.policies import AgentSpec, Limits, StrategySpec, SubAgent, ToolSpec
 from perdure.results import preview
 from perdure.schemas import sentence
-from perdure.strategies import Ask, Directed, Do, Move, Situation, plan_views, planning
+from perdure.strategies import Ask, Directed, Do, Move, Situation, plan_views, planning, refuse_handoffs
 from perdure.strategies.plan_views import PlanView
 from perdure.strategies.planning import AMEND, KEEP, MOST_STEPS, PLAN, STEP, Course, PlanStep
 from perdure.tools import Tool
@@ -90,7 +90,12 @@ class Plan:
         return StrategySpec(name=self.name, options=options.model_dump())
 
     def tools(self, agent: Agent) -> Sequence[Tool | MCPServer]:
-        """Return the tools by which a plan is made and amended, the one that does a step, and servers to be listed."""
+        """Return the tools by which a plan is made and amended, the one that does a step, and servers to be listed.
+
+        Raises:
+            AgentError: If the agent has hand-offs: a plan never offers them.
+        """
+        refuse_handoffs(agent, self.name, "give the other agent to its steps as a tool")
         return (*self._planning(agent), self._step(agent), *_servers(agent))
 
     def _planning(self, agent: Agent) -> Sequence[Tool]:

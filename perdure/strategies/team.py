@@ -19,7 +19,7 @@ from perdure.errors import AgentError
 from perdure.messages import JSON, canonical_json
 from perdure.policies import AgentSpec, StrategySpec, ToolSpec
 from perdure.schemas import sentence, type_schema
-from perdure.strategies import Answer, Ask, Directed, Do, Fail, Move, Situation
+from perdure.strategies import Answer, Ask, Directed, Do, Fail, Move, Situation, refuse_handoffs
 from perdure.strategies.post import REQUEST, Event, Post, Rules, Standing, sorted_out
 
 if TYPE_CHECKING:
@@ -132,8 +132,9 @@ class Team:
         """Return the members, as tools.
 
         Raises:
-            AgentError: If the agent has tools of its own: only members act.
+            AgentError: If the agent has tools or hand-offs of its own: only members act.
         """
+        refuse_handoffs(agent, self.name, "make the other agent a Member")
         if agent.tools:
             raise AgentError(f"Agent {agent.name!r}: in a team its members have the tools; it has none itself.")
         return [self._as_tool(member) for member in self.members]

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from perdure.agents import Agent
 from perdure.errors import AgentError
 from perdure.strategies.graph import END, START, ApprovalNode, Branch, Edge, Graph, Join, Node
+from perdure.strategies.plan import Plan
+from perdure.strategies.team import Member, Team
 from perdure.tools import tool
 
 
@@ -176,3 +178,15 @@ def test_a_way_round_is_told_with_the_lines_that_it_goes_along():
         Graph(State, nodes=[draft, confirm], edges=lines, takes="topic")
     way = "confirm → (denied) draft → (instead) confirm goes round without a bound"
     assert f"{way}; choose another instead= for 'draft', or give another of its nodes" in str(refused.value)
+
+
+@pytest.mark.parametrize("strategy", ["graph", "plan", "team"])
+def test_an_agent_whose_strategy_never_hands_over_is_given_no_handoffs(strategy: str):
+    other = Agent("b", "openai:x")
+    made: dict[str, Any] = {
+        "graph": Graph(State, nodes=[LOOK], edges=begins(Edge("look", END)), takes="topic"),
+        "plan": Plan(),
+        "team": Team({}, [Member(other, ["request"])]),
+    }
+    with pytest.raises(AgentError, match=f"handoffs= would never be offered in the runs of a {strategy}; leave"):
+        Agent("a", "openai:x", variables=State, strategy=made[strategy], handoffs=[other])
