@@ -57,7 +57,8 @@ def approve(
 
     arguments = _arguments(args, args_file)
     decision = Decision(call=call, approve=True, hash=hash, arguments=arguments, by=by or whoami(), reason=reason)
-    session.finish(deliver(run_id, decision, "approved", as_json))
+    how = "" if arguments is None else " with other arguments"
+    session.finish(deliver(run_id, decision, "approved", as_json, how))
 
 
 def deny(run_id: RunId, call: CallId = "", by: By = None, reason: Reason = "", as_json: AsJSON = False) -> None:
@@ -105,8 +106,8 @@ def _arguments(text: str | None, file: Path | None) -> dict[str, Any] | None:
 # -- delivering ------------------------------------------------------------------------------------------------------
 
 
-async def deliver(run_id: str, wanted: Sent, what: str, as_json: bool) -> None:
-    """Deliver what a person says to a run, and say whether a worker has taken it or will.
+async def deliver(run_id: str, wanted: Sent, what: str, as_json: bool, how: str = "") -> None:
+    """Deliver what a person says to a run, and say whether a worker has taken it or will; to people, also how.
 
     Raises:
         DecisionRejected: If it did not take, or would not.
@@ -120,7 +121,7 @@ async def deliver(run_id: str, wanted: Sent, what: str, as_json: bool) -> None:
         emit({"run_id": run_id, **({"call": call} if call else {}), "outcome": what, "queued": queued})
     else:
         subject = f"Call {safe(call)} of {safe(run_id)}" if call else f"Run {safe(run_id)}"
-        say(f"{subject}: {f'queued. {receipt.message}' if queued else f'{what}.'}")
+        say(f"{subject}: {f'queued. {receipt.message}' if queued else f'{what}{how}.'}")
 
 
 async def _send(handle: RunHandle, wanted: Sent, call: str) -> Receipt:

@@ -81,7 +81,8 @@ def test_staged_actions_are_listed_with_their_arguments_and_approved_by_one_comm
 
 
 def test_one_waiting_call_needs_no_position_and_may_be_given_other_arguments(served, asking):
-    served("approve", asking, "--args", '{"to": "bob@example.com"}')
+    told = served("approve", asking, "--args", '{"to": "bob@example.com"}')
+    assert "approved with other arguments." in told.stdout + told.stderr
     served("watch", asking)
     call = served.json("show", asking)["calls"][-1]
     assert call["arguments"] == {"to": "bob@example.com"}
