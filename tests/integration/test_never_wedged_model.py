@@ -40,7 +40,7 @@ WRONG = {
     "null": ("search", "null", "invalid_arguments", "have to be a JSON object"),
     "missing_field": ("search", "{}", "invalid_arguments", "'q' is a required property"),
     "no_arguments": ("search", "", "invalid_arguments", "'q' is a required property"),
-    "extra_field": ("search", '{"q": "x", "colour": "red"}', "invalid_arguments", "'colour' was unexpected"),
+    "extra_field": ("search", '{"q": "x", "colour": "red"}', "invalid_arguments", "there is no 'colour'"),
     "wrong_type": ("search", '{"q": 7}', "invalid_arguments", "7 is not of type 'string'"),
     "wrong_number": ("search", '{"q": "x", "limit": "five"}', "invalid_arguments", "is not of type 'integer'"),
     "unknown_tool": ("serch", '{"q": "x"}', "unknown_tool", "There is no tool 'serch'"),
