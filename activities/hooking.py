@@ -18,7 +18,7 @@ from perdure.agents import Agent
 from perdure.hooks import DENIED, FAILED, LONGEST_NOTE, STOPPED, Add, At, Call, Deny, Edge, Hook, Note, Stop, edges
 from perdure.messages import JSON, AssistantMessage, Message, Problem, ToolCall
 from perdure.reports import ModelTurn, ToolReport
-from perdure.results import noted, short, words
+from perdure.results import noted, sentence, short, words
 from perdure.wire import ToolInput
 
 _log = logging.getLogger("perdure.hooks")
@@ -194,7 +194,7 @@ def _stop(hook: Hook, said: Any, wanted: str) -> None:
 
 
 def _without(message: AssistantMessage, said: Deny) -> AssistantMessage:
-    problem = Problem(error_type=DENIED, message=short(said.reason))
+    problem = Problem(error_type=DENIED, message=sentence(short(said.reason)))
 
     def judged(call: ToolCall) -> ToolCall:
         meant = said.tools is None or call.name in said.tools

@@ -16,7 +16,7 @@ from perdure.models import ModelReply, RawCall
 from perdure.parsing import parse_json
 from perdure.policies import READ_RESULT, AgentSpec, ToolSpec
 from perdure.reports import Judgement, ModelTurn
-from perdure.results import clean, words
+from perdure.results import clean, sentence, words
 
 _PREDICATE_SECONDS = 5.0
 
@@ -111,7 +111,7 @@ def _revealed(written: JSON, tool: ToolSpec, book: Book) -> tuple[JSON, Problem 
     except LookupError as error:
         known = ", ".join(book.handles.names[-_MOST_NAMED:])
         told = f"The last ones are: {known}." if known else "There are none."
-        return written, Problem(error_type="invalid_arguments", message=str(error.args[0]), suggestion=told)
+        return written, Problem(error_type="invalid_arguments", message=sentence(str(error.args[0])), suggestion=told)
     problem = validate(arguments, tool)
     if problem and arguments != written and not validate(texts(arguments), tool):
         return texts(arguments), None  # a value that one tool gives as a number, another takes as text

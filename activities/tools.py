@@ -42,7 +42,7 @@ from perdure.paging import fitting
 from perdure.parsing import parse_json
 from perdure.policies import READ_RESULT, McpTool
 from perdure.reports import ProbeReport, ToolReport, UndoReport
-from perdure.results import Output, as_text, noted, short, words
+from perdure.results import Output, as_text, noted, sentence, short, words
 from perdure.settings import Settings
 from perdure.telemetry import signals
 from perdure.telemetry.ids import of_attempt
@@ -171,7 +171,7 @@ class ToolActivities:
         context = self._context(call, before.secrets)
         answered = await self._asked(other, call, context, other.name)
         if reason := failure(answered):
-            text = f"{name}: {why} {other.name}: {reason}"
+            text = f"{name}: {sentence(why)} {other.name}: {reason}"
             return _result(call, name, "error", text, error_type="unavailable", suggestion=LATER)
         report = report_of(answered, call, name, context.deadline, other.not_done)
         note = short(f"Answered by {other.name}, as {name} is not available: {why}")
@@ -420,7 +420,7 @@ def report_of(
             return _unknown(call, name, f"An earlier attempt may have done it. {message}", error_type, deadline)
         case NeverBegan(message, error_type):
             status: ResultStatus = "denied" if error_type == DENIED else "error"
-            return _result(call, name, status, f"{message} Nothing was executed.", error_type=error_type)
+            return _result(call, name, status, f"{sentence(message)} Nothing was executed.", error_type=error_type)
         case Raised(ToolError() as error):
             return _result(call, name, "error", error.message, error_type=error.error_type, suggestion=error.suggestion)
         case Raised(error) if isinstance(error, not_done) and not _tried_before(call):
