@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
@@ -147,6 +148,15 @@ def moment(time: datetime) -> str:
     return time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Return whether a command line asks for JSON on stdout. That of `perdure eval` goes into a file, or to `-`."""
+    options = list(arguments)
+    options = options[: options.index("--")] if "--" in options else options
+    if next((word for word in options if not word.startswith("-")), "") != "eval":
+        return "--json" in options
+    return "--json=-" in options or ("--json", "-") in pairwise(options)
+
+
 def guarded(command: Callable[[], int | None], arguments: Sequence[str]) -> int:
     """Return the exit code of `command`; whatever it raises becomes one sentence on stderr, or an envelope."""
     for stream in (sys.stdout, sys.stderr):
@@ -158,7 +168,7 @@ def guarded(command: Callable[[], int | None], arguments: Sequence[str]) -> int:
         except Exception as error:
             if isinstance(error, _Unread) or (os.environ.get("PERDURE_DEBUG") and not _expected(error)):
                 raise
-            return _fail(error, envelope="--json" in arguments)
+            return _fail(error, envelope=wants_json(arguments))
     except _Unread:
         return BROKEN_PIPE
     except KeyboardInterrupt:

@@ -235,3 +235,19 @@ def test_the_board_shows_how_far_tools_are():
 
 def test_what_runs_may_be_listed_by_is_what_they_may_wait_for():
     assert get_args(WaitingFor) == get_args(Kind)
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("ls --json", True),
+        ("ls", False),
+        ("run clerk -- --json", False),
+        ("eval suite.yaml --json report.json", False),
+        ("eval suite.yaml --json=report.json", False),
+        ("eval suite.yaml --json -", True),
+        ("eval suite.yaml --json=-", True),
+    ],
+)
+def test_errors_are_json_where_stdout_is_to_have_json_and_not_where_a_file_is(line, asked):
+    assert output.wants_json(line.split()) is asked
