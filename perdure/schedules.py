@@ -231,21 +231,23 @@ class ScheduleHandle:
             return ScheduleUpdate(Schedule(action, times, rules.policy() if rules else old.policy, old.state))
 
         told = {"agent": spec.name, "details": {"spec": content_hash(spec)}} if spec else {}
-        await self._change("schedule_updated", lambda: self._engine.update(changed), **told)
+        await self._change("schedule_updated", lambda: self._engine.update(changed), when, **told)
 
-    async def _change(self, action: Action, work: Callable[[], Awaitable[None]], **about: Any) -> None:
+    async def _change(
+        self, action: Action, work: Callable[[], Awaitable[None]], when: When | None = None, **about: Any
+    ) -> None:
         """Do something to it, noted before: what was deleted could not tell any more."""
         view = await self.show()
         noted = {"agent": view.spec.name, "tenant": view.request.tenant, **about}
         async with self._client.store() as store:
             await note(store, self._client.temporal.namespace, action, subject=f"schedule {self.id}", **noted)
-        await self._asked(work())
+        await self._asked(work(), when)
 
-    async def _asked(self, work: Awaitable[T]) -> T:
+    async def _asked(self, work: Awaitable[T], when: When | None = None) -> T:
         try:
             return await work
         except RPCError as error:
-            raise refused(self._client, self.id, error) from error
+            raise refused(self._client, self.id, error, when) from error
 
     async def _view(self, described: ScheduleDescription) -> ScheduleView:
         action = described.schedule.action
@@ -313,7 +315,7 @@ async def create(client: Client, id: str, request: RunRequest, task_queue: str, 
         hint = "choose another --id, or `perdure schedule update` it"
         raise ScheduleError(f"There is a schedule {id!r} already: {hint}.") from error
     except RPCError as error:
-        raise refused(client, id, error) from error
+        raise refused(client, id, error, plan.when) from error
     about: dict[str, Any] = {"agent": request.spec.name, "tenant": request.tenant}
     about["details"] = {"spec": request.spec_hash, "when": str(plan.when)}
     async with client.store() as store:
@@ -383,12 +385,13 @@ async def _info(one: ScheduleListDescription) -> ScheduleInfo | None:
     )
 
 
-def refused(client: Client, id: str, error: RPCError) -> PerdureError:
-    """Return the error that says what the engine answered about a schedule."""
+def refused(client: Client, id: str, error: RPCError, when: When | None = None) -> PerdureError:
+    """Return the error that says what the engine answered about a schedule, whose times are to be `when`."""
     if error.status is RPCStatusCode.NOT_FOUND:
         return ScheduleNotFound(f"There is no schedule {id!r}; `perdure schedule list` shows those there are.")
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
-        return ScheduleError(f"Schedule {id!r} can't be so: {' '.join(error.message.split()).rstrip('.')}.")
+        said = " ".join(error.message.split()).rstrip(".").removeprefix("Invalid schedule spec: ")
+        return ScheduleError(when.complaint(said) if when else f"Schedule {id!r} can't be so: {said}.")
     return unreachable(client.temporal, error)
 
 

@@ -61,6 +61,15 @@ class When:
         told = [f"cron {one}{zone}" for one in self.cron]
         return " and ".join([*told, f"every {self.every}"] if self.every else told)
 
+    def complaint(self, said: str) -> str:
+        """Return in a sentence what the engine does not take of it, for which it has said `said`."""
+        if self.timezone and "time zone" in said:
+            return f"Time zone {self.timezone!r} (--timezone) is not known; an IANA name is, such as Europe/Oslo."
+        if not self.cron:
+            return f"A schedule can't be every {self.every} (--every): {said}."
+        given = " or ".join(map(repr, self.cron))
+        return f"{given} (--cron) is no time: {said}; '0 8 * * MON-FRI' is one (minute hour day month weekday)."
+
     def spec(self) -> ScheduleSpec:
         """Return it as the engine takes it."""
         every = [ScheduleIntervalSpec(every=self.every)] if self.every else []

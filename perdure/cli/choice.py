@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import difflib
 import mimetypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +70,7 @@ async def _announced(name: str, client: Client) -> CatalogueEntry:
     if client.settings.task_queue:
         found = [entry for entry in found if entry.task_queue == client.settings.task_queue]
     if not found:
-        raise AgentNotFound(_unknown(name, sorted({entry.agent for entry in entries}), client.settings.task_queue))
+        raise AgentNotFound(unknown(name, {entry.agent for entry in entries}, client.settings.task_queue))
     if len(found) > 1:
         found = await _served_now(found, client)
     if len(found) > 1:
@@ -78,11 +79,15 @@ async def _announced(name: str, client: Client) -> CatalogueEntry:
     return found[0]
 
 
-def _unknown(name: str, known: Sequence[str], task_queue: str | None) -> str:
+def unknown(name: str, announced: Collection[str], task_queue: str | None) -> str:
+    """Return that no such agent has been announced, and which ones have, but for those of a plan's steps."""
+    known = sorted(one for one in announced if not (one.endswith("-step") and one.removesuffix("-step") in announced))
     where = f" on queue {task_queue!r}" if task_queue else ""
     if not known:
         return f"No worker has announced an agent yet: start one with `perdure worker FILE`, or run FILE.py:{name}."
-    return f"No worker has announced an agent {name!r}{where}; known are {', '.join(known)}."
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    return f"No worker has announced an agent {name!r}{where}; known are {', '.join(known)}.{hint}"
 
 
 async def _served_now(entries: list[CatalogueEntry], client: Client) -> list[CatalogueEntry]:

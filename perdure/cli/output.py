@@ -220,7 +220,8 @@ def _told(error: Exception) -> tuple[str, str, int]:
         case typer.TyperException():
             context = getattr(error, "ctx", None)
             path = context.command_path if context else "perdure"
-            return "usage", f"{error.format_message().rstrip('.')}. See `{path} --help`.", error.exit_code
+            said = error.format_message().rstrip(".").replace(": Value error, ", ": ")  # pydantic's words, not ours
+            return "usage", f"{said}. See `{path} --help`.", error.exit_code
         case _:
             text = f"{type(error).__name__}: {error}".rstrip(".: ")
             return "internal", f"A defect of Perdure: {text}. PERDURE_DEBUG=1 shows where.", FAILED

@@ -244,7 +244,10 @@ def _when(cron: Sequence[str] | None, every: str | None, timezone: str | None) -
 
     if not cron and every is None:
         return None
-    return When(tuple(cron or ()), read_duration(every, "--every") if every else None, timezone or "")
+    interval = None if every is None else read_duration(every, "--every")
+    if every is not None and not interval:
+        raise Misuse(f"--every takes a duration of at least 1s, such as 15m or 2h; {every!r} is less.")
+    return When(tuple(cron or ()), interval, timezone or "")
 
 
 def _rules(before: Rules | None, overlap: Overlap | None, pause_on_failure: bool | None, catchup: str | None) -> Rules:
@@ -308,11 +311,12 @@ async def _list(as_json: bool) -> None:
     if not found:
         say("No schedules.")
         return
-    rows = [["SCHEDULE", "AGENT", "STATUS", "NEXT", "LAST"]]
+    rows = [["SCHEDULE", "AGENT", "STATUS", "NEXT", "LAST", "WHY"]]
     for one in found:
         due = moment(one.next[0]) if one.next and not one.paused else "-"
         last = moment(one.last) if one.last else "-"
-        rows.append([safe(one.id), safe(one.agent), "paused" if one.paused else "active", due, last])
+        why = one_line(one.note, 60) if one.paused else ""
+        rows.append([safe(one.id), safe(one.agent), "paused" if one.paused else "active", due, last, why])
     lay_out(columns(rows, {0: lambda cell: paint(cell, "bold")}))
 
 

@@ -32,7 +32,8 @@ def test_a_schedule_from_its_creation_to_its_end(served, name):
     assert "paused" in text
     assert "lunch" in text
     assert f"{first}  completed" in text
-    assert name in served("schedule", "list").stdout
+    [row] = [line for line in served("schedule", "list").stdout.splitlines() if name in line]
+    assert row.endswith("  lunch")
     served("schedule", "update", name, "agents.py:talker", "--every", "2h", "--input", "Anew.")
     assert served.json("schedule", "show", name)["input"] == "Anew."
     served("schedule", "unpause", name)
@@ -46,9 +47,14 @@ def test_a_schedule_from_its_creation_to_its_end(served, name):
     [
         (["nobody", "x", "--every", "2h"], "No worker has announced an agent 'nobody'; known are "),
         (["talker", "x"], "Say when: --cron '0 8 * * MON-FRI', or --every 2h."),
-        (["talker", "x", "--cron", "0 88 * * *"], "Hour is not in range"),
-        (["talker", "x", "--cron", "0 8 * * *", "--timezone", "Mars/Base"], "unknown time zone Mars/Base"),
+        (["talker", "x", "--cron", "0 88 * * *"], "'0 88 * * *' (--cron) is no time: Hour is not in range"),
+        (["talker", "x", "--every", "0s"], "--every takes a duration of at least 1s, such as 15m or 2h; '0s' is less."),
+        (
+            ["talker", "x", "--cron", "0 8 * * *", "--timezone", "Mars/Base"],
+            "Time zone 'Mars/Base' (--timezone) is not known",
+        ),
         (["talker", "x", "--every", "soon"], "--every takes a duration such as 15m, 2h, 1h30m or 1d; 'soon' is none."),
+        (["talker", "x", "--every", "2h", "--overlap", "skp"], "Invalid value for '--overlap': 'skp' is not one of"),
         (["talker", "{{last.foo}}", "--every", "2h"], "{{last.foo}} says nothing of the last run"),
     ],
 )

@@ -15,6 +15,7 @@ from perdure import events as ev
 from perdure.asking import Kind
 from perdure.cli import output, story
 from perdure.cli.board import Board
+from perdure.cli.choice import unknown
 from perdure.cli.output import Misuse, as_json, columns, one_line, safe, span
 from perdure.cli.runs import WaitingFor
 from perdure.errors import AgentNotFound, RunNotFound, ToolDefinitionError
@@ -251,3 +252,9 @@ def test_what_runs_may_be_listed_by_is_what_they_may_wait_for():
 )
 def test_errors_are_json_where_stdout_is_to_have_json_and_not_where_a_file_is(line, asked):
     assert output.wants_json(line.split()) is asked
+
+
+def test_an_unknown_agent_is_told_with_the_one_that_was_meant_and_without_those_of_steps():
+    said = unknown("tripp", {"trip", "trip-step", "quick-step"}, None)
+    assert said == "No worker has announced an agent 'tripp'; known are quick-step, trip. Did you mean trip?"
+    assert unknown("nosuch", {"trip"}, None).endswith("known are trip.")
