@@ -92,6 +92,7 @@ def test_a_refund_is_made_once_somebody_has_agreed(perdure_env):
 
 _ENV = """\
 # For a model of OpenAI, fill these in, and then: set -a; . ./.env; set +a
+# (Perdure itself reads only lines PERDURE_... of this file.)
 # {variable}=openai:gpt-5-mini
 # OPENAI_API_KEY=
 """
