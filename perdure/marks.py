@@ -104,7 +104,7 @@ def _loader() -> Any:
 
         def construct_object(self, node: Any, deep: bool = False) -> Any:
             try:
-                return super().construct_object(node, deep)
+                return super().construct_object(node, deep)  # pyright: ignore[reportUnknownMemberType]
             except (ValueError, LookupError, AttributeError) as error:  # which PyYAML lets through
                 words = f"{_UNREADABLE} ({node.tag.rpartition(':')[2]})"
                 raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
