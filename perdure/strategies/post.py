@@ -189,7 +189,9 @@ class Post:
         if result.status == "waiting" or result.call_id not in self.out:
             return
         name, event = self.out.pop(result.call_id)
-        if result.status == "ok":
+        if result.status == "skipped" or result.error_type == "budget":  # it was not told: once the run has more, it is
+            self.inboxes.setdefault(name, []).insert(0, event.number)
+        elif result.status == "ok":
             self.notes.setdefault(name, []).append((event, result.content))
             self._fresh[name] = result.content
         else:

@@ -163,6 +163,17 @@ def test_what_nobody_can_handle_is_a_dead_letter_that_says_why() -> None:
     assert far == ["long 5 of b: nobody hears it"]
 
 
+def test_an_event_that_there_was_no_budget_to_tell_is_told_once_there_is() -> None:
+    team = Team({}, [member("clerk", ["request"])], answer="clerk")
+    played = Played(team)
+    calls = [ToolCall(id="0", name="clerk", arguments={"event": 1})]
+    none = ToolResult(call_id="0", name="clerk", status="error", error_type="budget")
+    played.entries.append(AssistantMessage(role="assistant", calls=calls, source="strategy"))
+    played.entries.append(ToolMessage(role="tool", result=none))
+    assert played.play(lambda *_: []) == Answer("clerk did it", progress=played.progress)
+    assert played.told == [("clerk", 1)]
+
+
 def test_a_team_that_becomes_quiet_without_its_answer_fails_and_says_why() -> None:
     team = Team({"x": Note}, [member("a", ["request"], ["x"]), member("b", ["x"])], answer="b")
     move = Played(team).play(lambda name, _: [])
