@@ -56,6 +56,7 @@ def write_suite(folder: Path, delay: float = 0) -> None:
     (folder / "bad.json").write_text(json.dumps([{"text": "Consider it paid."}, TALKS]))
 
 
+@pytest.mark.long
 def test_rates_are_told_and_a_drop_below_the_baseline_fails(elsewhere) -> None:
     cli: Cli = elsewhere()
     write_suite(cli.folder)

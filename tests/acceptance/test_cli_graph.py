@@ -122,7 +122,7 @@ def test_the_example_runs_and_its_way_is_drawn(cli):
         assert "class n6 now" in marked
         assert "hotel \u00d72, train, add_up \u00d72, lower, tell, confirm (now)" in cli("show", "turin").stdout
         assert '"hotel \u00d72"' in marked
-        cli("approve", "turin", "--args", json.dumps({"question": "?", "people": 3}))
+        cli("approve", "turin", "--args", json.dumps({"people": 3}))
         ended = cli("run", f"{EXAMPLE}:trip", "Turin", "--id", "turin")
     assert ended.stdout == "We are going! *** Turin Palace and the 09:10 to Turin, for 3\n"
 

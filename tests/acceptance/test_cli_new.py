@@ -19,6 +19,7 @@ def made(cli):
     return there
 
 
+@pytest.mark.long
 def test_a_new_agent_passes_its_own_test(made):
     plugins = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "perdure.testing.plugin"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins, "--import-mode=importlib", ".", "../clerk"]

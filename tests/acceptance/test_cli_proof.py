@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 LOOKING = {"text": "Let me look.", "calls": [{"name": "look", "arguments": {"name": "ada"}}]}
 
 
+@pytest.mark.long
 def test_a_run_is_recorded_and_a_replay_shows_where_another_model_goes_another_way(served):
     served("run", "agents.py:clerk", "Write to Ada.", "--id", "kept", "--no-wait", code=3)
     assert "1 history replayed" in served("check-histories", "--from-server", "--query", 'WorkflowId = "kept"').stdout

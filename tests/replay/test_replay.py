@@ -37,7 +37,20 @@ async def test_recorded_run_replays_into_the_state_in_which_it_ended(name: str) 
     assert await replayed(name) == state_of(name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+BRIEFLY = (
+    "compacted",
+    "compensated_after_cancel",
+    "continued_1",
+    "delegated",
+    "denied",
+    "handed_off",
+    "planned",
+    "walked",
+)
+"""Runs that come through most of the workflow; the others take as long, seconds each."""
+
+
+@pytest.mark.parametrize("name", [n if n in BRIEFLY else pytest.param(n, marks=pytest.mark.long) for n in NAMES])
 async def test_workflow_does_nothing_that_the_sandbox_forbids(name: str) -> None:
     await replay_in_sandbox(name)
 

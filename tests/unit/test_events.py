@@ -26,7 +26,9 @@ def test_positions_order_as_they_happened_and_nothing_comes_before_all():
 
 
 def test_every_event_is_in_the_union_under_a_type_of_its_own():
-    kinds = [kind for kind in EventBase.__subclasses__() if kind.__module__ == "perdure.events"]
+    kinds = [
+        kind for kind in EventBase.__subclasses__() if kind.__module__ in ("perdure.events", "perdure.people_events")
+    ]
     assert set(MEMBERS) == set(kinds)
     types = {typing.get_args(kind.model_fields["type"].annotation) for kind in kinds}
     assert len(types) == len(kinds)
