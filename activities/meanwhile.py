@@ -71,8 +71,7 @@ class Meanwhile:
                 looked = began
                 await self._look()
             await self._sweep(began - self._every / 2)
-            took = time.monotonic() - began
-            await asyncio.sleep(min(max(self._every / 2, took * _SHARE), _LONGEST_PAUSE))
+            await asyncio.sleep(self._every / 2)
 
     async def _look(self) -> None:
         """Take that something may have happened to each run that is open."""
@@ -83,10 +82,14 @@ class Meanwhile:
             _log.debug("runs that go on can't be listed: %s", error)
 
     async def _sweep(self, before: float) -> None:
-        """Copy the runs to which something has happened before then."""
+        """Copy the runs to which something has happened before then, one after another, with a pause after each.
+
+        A worker that takes over many runs has better things to do first.
+        """
         for key in [key for key, at in self._touched.items() if at < before]:
             if self._touched.pop(key, None) is None:
                 continue  # it has ended meanwhile
+            began = time.monotonic()
             try:
                 await self._copy(key)
                 self._complained = False
@@ -100,6 +103,7 @@ class Meanwhile:
                     self.touch(*key)
             except Exception:  # noqa: BLE001 - it is made again at the run's end, and complains then, too
                 _log.exception("what run %s tells can't be copied while it goes on", key[0])
+            await asyncio.sleep(min((time.monotonic() - began) * _SHARE, _LONGEST_PAUSE))
 
     async def _copy(self, key: Key) -> None:
         handle = self._client.get_workflow_handle(key[0], run_id=key[1])

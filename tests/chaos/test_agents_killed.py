@@ -76,4 +76,4 @@ async def test_agents_that_work_for_each_other_survive_their_workers_and_nothing
         assert results["top"].steps == 2 + (await world.client.handle("top/1.1").result()).steps
         crew = (await handles["crew"].projection()).state
         assert crew
-        assert crew.progress == {"events": 2, "told": 2, "waiting": {}, "dead_letters": []}
+        assert crew.progress == {"events": 2, "told": 2, "waiting": {}, "dead_letters": [], "since": 0}
