@@ -93,7 +93,9 @@ def narrowed(spec: AgentSpec, asked: Ask) -> AgentSpec:
 
 
 def request_with(asked: Ask, request: ModelRequest) -> ModelRequest:
-    """Return a request as a strategy wants it."""
+    """Return a request as a strategy wants it: the same one where nothing is wanted of it."""
+    if asked == Ask():
+        return request
     instructions = "\n\n".join(filter(None, (request.instructions, asked.instructions)))
     note = [UserMessage(role="user", content=asked.note, source="runtime")] if asked.note else []
     only = request.answer_only or asked.answer_only

@@ -124,8 +124,7 @@ class ModelActivities:
         spec, entries = talk.spec, talk.entries
         messages = windows.shown(talk.strategy, entries)
         asked = leading.request_with(wanted, request_of(talk, request, messages))
-        if self._hooks:
-            added = await self._hooks.before_model(request.agent, request.step, asked.messages)
+        if self._hooks and (added := await self._hooks.before_model(request.agent, request.step, asked.messages)):
             asked = leading.request_with(Ask(note=talk.book.text(added)), asked)
         health = ContextHealth(
             tokens=self._edge.tokens(spec.model, asked), window=windows.window_of(spec, request.window)
