@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.telemetry.projection import Projection
 
 REFRESH, LOOK = 0.1, 2.0
-"""Seconds between two pictures, and between two looks at what is being retried."""
+"""Seconds between two pictures, and between two looks at what is being retried, or is asked by runs below."""
 
 
 _BY_THE_WAY = (ev.RunStarted, ev.WorkerTookOver, ev.ModelFinished, ev.Moved, ev.ToolStarted, ev.Said, ev.Told)
@@ -215,7 +215,7 @@ class Follower:
             async for its in standing.waiting_below(self._client, await self._handle.projection(last=True)):
                 for request in standing.requests(its):
                     await self._ask_for(request, its, seen)
-            await asyncio.sleep(REFRESH)
+            await asyncio.sleep(LOOK)
         self._asking = None
 
     async def _ask_for(self, request: asking.Request, its: Projection, seen: set[tuple[str, str]]) -> None:
